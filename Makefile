@@ -1,0 +1,42 @@
+# Everything a contributor runs. Each target makes .venv and installs what it needs.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread per process: on two cores, parallel processes beat parallel kernels.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install demo test lint types bench clean
+
+help:
+	@echo "make demo   train four methods on digits; writes demo.html"
+	@echo "make test   lint, types, doctests, README code and tests"
+	@echo "make bench  cost of every method relative to the bare backbone"
+	@echo "make clean  remove .venv and caches"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON); set PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: install
+	$(BIN)/gflowout demo
+
+test: install lint types
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/gflowout bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,35 @@
+"""A learned posterior over dropout masks for any PyTorch model.
+
+Wrap a module, train with one extra argument (the labels), and predict with uncertainty:
+
+Examples:
+    >>> import torch
+    >>> import gflowout as gfo
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> x = torch.randn(16, 4)
+    >>> model = gfo.wrap(net, sites=["1"], likelihood=gfo.Categorical(3), example=(x[:2],))
+    >>> model.predict(x).entropy().shape
+    torch.Size([16])
+"""
+
+from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
+from gflowout.methods.base import Losses
+from gflowout.model import MaskedModel, unwrap, wrap
+from gflowout.predictive import Predictive
+from gflowout.sites import Site
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Binary",
+    "Categorical",
+    "Gaussian",
+    "Likelihood",
+    "Losses",
+    "MaskedModel",
+    "MultiLabel",
+    "Predictive",
+    "Site",
+    "unwrap",
+    "wrap",
+]

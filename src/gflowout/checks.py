@@ -1,0 +1,95 @@
+"""Validation of what users pass in: one wording for every error, raised at the door.
+
+Every message names the argument, shows what it got and says what it takes. Knows nothing of
+models, sites or methods.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> float:
+    """Return ``value`` as a float inside an interval, or raise an error that names it.
+
+    Args:
+        name: What the user calls the argument.
+        value: What the user passed.
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        open_low: Exclude ``low`` itself.
+        open_high: Exclude ``high`` itself.
+
+    Examples:
+        >>> number("epsilon", 0.1, low=0, high=1)
+        0.1
+        >>> number("epsilon", 1.5, low=0, high=1)
+        Traceback (most recent call last):
+            ...
+        ValueError: epsilon must be a number in [0, 1], got 1.5
+    """
+    left, right = "(" if open_low else "[", ")" if open_high else "]"
+    if math.isinf(low):
+        left = "("
+    if math.isinf(high):
+        right = ")"
+    allowed = f"a number in {left}{low:g}, {high:g}{right}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
+    inside = (low < value if open_low else low <= value) and (
+        value < high if open_high else value <= high
+    )
+    if not inside or not math.isfinite(value):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return float(value)
+
+
+def integer(name: str, value: Any, *, low: int) -> int:
+    """Return ``value`` as an int of at least ``low``, or raise an error that names it.
+
+    Examples:
+        >>> integer("samples", 0, low=1)
+        Traceback (most recent call last):
+            ...
+        ValueError: samples must be an integer >= 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"{name} must be an integer >= {low}, got {value!r} of type {type(value).__name__}"
+        )
+    if value < low:
+        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
+    return value
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``allowed``, or raise an error that lists them.
+
+    Examples:
+        >>> choice("log_z", "learnt", ["learned", "batch"])
+        Traceback (most recent call last):
+            ...
+        ValueError: log_z must be one of 'learned', 'batch', got 'learnt'; did you mean 'learned'?
+    """
+    allowed = list(allowed)
+    if value not in allowed:
+        listed = ", ".join(repr(option) for option in allowed)
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}{suggest(value, allowed)}")
+    return str(value)
+
+
+def suggest(value: Any, allowed: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the nearest allowed name, or an empty string."""
+    near = difflib.get_close_matches(str(value), list(allowed), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

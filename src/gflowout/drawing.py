@@ -1,0 +1,258 @@
+"""Running a backbone under masks: one pass, or many draws at the price of few.
+
+The layers before the first mask see the same input in every draw, so their outputs are kept from
+the first draw and handed out in the others. Draws are folded into larger batches where that is
+safe and pays. Knows methods only as functions that draw masks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout import tree
+from gflowout.calls import Args, CallSpec, Kwargs, logits_of
+from gflowout.methods.base import DrawMask
+from gflowout.sites import MaskedPass, Site
+from gflowout.trajectory import Noise, Trajectory
+
+FOLDED_ELEMENTS = 2**18
+"""Elements of the largest activation up to which folding draws into a batch pays on a CPU."""
+
+_prefix_lock = threading.Lock()
+
+
+class Runner:
+    """Runs one backbone on one set of arguments, any number of times.
+
+    Args:
+        backbone: The module that holds the sites.
+        sites: In execution order.
+        spec: How the backbone is called.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        sites: Sequence[Site],
+        spec: CallSpec,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> None:
+        spec.check(args, kwargs)
+        self.backbone = backbone
+        self.sites = sites
+        self.spec = spec
+        self.args = args
+        self.kwargs = kwargs
+
+    def run(self, draw: DrawMask, trajectory: Trajectory) -> Any:
+        """Run the backbone under masks from ``draw`` and return its output as it comes."""
+        args, kwargs = self.spec.prepare(self.backbone, self.args, self.kwargs, trajectory.copies)
+
+        def visit(site: int, activation: Tensor) -> Tensor:
+            return draw(site, activation, trajectory)
+
+        try:
+            with MaskedPass(self.backbone, self.sites, visit):
+                return self.backbone(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            plain = self.spec.explain(self.backbone, self.args, self.kwargs)
+            if plain is None:
+                raise
+            raise plain from error
+
+    def batch_size(self) -> int | None:
+        """Size of the batch, if the example showed which argument carries it."""
+        return self.spec.batch_size(self.backbone, self.args, self.kwargs)
+
+    def can_fold(self) -> bool:
+        """Tell whether this call may be repeated along its batch axis."""
+        return self.spec.can_fold(self.backbone, self.args, self.kwargs)
+
+    def sample(
+        self,
+        draw: DrawMask,
+        seeds: Sequence[int],
+        chunk: int | None,
+        given: Sequence[Tensor] | None,
+        keep_masks: bool,
+    ) -> tuple[Tensor, list[Tensor] | None]:
+        """Draw one output per seed.
+
+        Args:
+            draw: Draws a site's mask.
+            seeds: One per draw; a draw depends on nothing but its seed.
+            chunk: Draws per pass at most; ``None`` chooses.
+            given: Masks to use instead of drawing, [draws, batch, units] per site.
+            keep_masks: Return the masks, too.
+
+        Returns:
+            Outputs, [draws, batch, ...], and masks, [draws, batch, units] per site, or ``None``.
+        """
+        outputs: list[Tensor] = []
+        masks: list[list[Tensor]] = []
+        with prefix_once(self.backbone, self.sites, self.spec) as prefix:
+            start = 0
+            while start < len(seeds):
+                # The first pass is a single draw, so that the common layers run on one batch.
+                limit = 1 if start == 0 and prefix.active else self._chunk(chunk, outputs)
+                copies = min(limit, len(seeds) - start)
+                part = slice(start, start + copies)
+                trajectory = Trajectory(
+                    noise=Noise([_generator(seed, self._device()) for seed in seeds[part]]),
+                    given=None if given is None else [mask[part].flatten(0, 1) for mask in given],
+                )
+                prefix.start(copies)
+                output = logits_of(self.run(draw, trajectory))
+                prefix.stop()
+                batch = output.shape[0] // copies
+                outputs.extend(output.reshape(copies, batch, *output.shape[1:]))
+                if keep_masks:
+                    masks.append(
+                        [
+                            trajectory.per_example(mask)
+                            .expand(len(output), -1)
+                            .reshape(copies, batch, -1)
+                            for mask in trajectory.masks
+                        ]
+                    )
+                start += copies
+        joined = [torch.cat(parts) for parts in zip(*masks, strict=True)] if keep_masks else None
+        return torch.stack(outputs), joined
+
+    def _chunk(self, chunk: int | None, outputs: Sequence[Tensor]) -> int:
+        if not self.can_fold():
+            return 1
+        if chunk is not None:
+            return chunk
+        batch = outputs[0].shape[0] if outputs else 1
+        return max(1, FOLDED_ELEMENTS // (batch * self.spec.footprint))
+
+    def _device(self) -> torch.device:
+        return next(tensor.device for _, tensor in tree.tensors((self.args, self.kwargs)))
+
+
+class Prefix:
+    """Outputs of the modules that finish before the first mask, kept from the first pass on."""
+
+    def __init__(self, spec: CallSpec, active: bool) -> None:
+        self.active = active
+        self._spec = spec
+        self._thread = threading.get_ident()
+        self._records: list[tuple[str, Any, Any]] = []  # module, clone, what was handed out
+        self._queues: dict[str, list[tuple[Any, bool]]] | None = None
+        self._positions: dict[str, int] = {}
+        self._open = False
+        self._copies = 1
+
+    def start(self, copies: int) -> None:
+        """Begin a pass over ``copies`` copies of the batch."""
+        self._copies = copies
+        self._open = self.active and self._queues is None
+        self._positions = {}
+
+    def close(self) -> None:
+        """The first mask is about to be drawn: nothing after this is common to all draws."""
+        if threading.get_ident() == self._thread:
+            self._open = False
+
+    def stop(self) -> None:
+        """End a pass; after the first, decide what can be handed out without a copy."""
+        if self.active and self._queues is None:
+            self._queues = {}
+            for name, kept, used in self._records:
+                touched = any(
+                    tensor.is_inference() or tensor._version != version for tensor, version in used
+                )
+                self._queues.setdefault(name, []).append((kept, touched))
+            self._records = []
+
+    def call(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Stand in for a module's ``forward``."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        kept = self._next(name)
+        if kept is not None:
+            return kept
+        before = len(self._records)
+        output = forward(*args, **kwargs)
+        if self._open:
+            # A module that is done covers all that ran inside it.
+            del self._records[before:]
+            used = [
+                (tensor, 0 if tensor.is_inference() else tensor._version)
+                for _, tensor in tree.tensors(output)
+            ]
+            self._records.append((name, tree.clone(output), used))
+        return output
+
+    def _next(self, name: str) -> Any:
+        queue = (self._queues or {}).get(name, [])
+        position = self._positions.get(name, 0)
+        if position >= len(queue) or (self._copies > 1 and name in self._spec.unfoldable):
+            return None
+        self._positions[name] = position + 1
+        kept, touched = queue[position]
+        if self._copies > 1 and name not in self._spec.fixed:
+            return tree.map_tensors(lambda _, tensor: tree.repeat(tensor, self._copies), kept)
+        return tree.clone(kept) if touched else kept
+
+
+@contextmanager
+def prefix_once(backbone: nn.Module, sites: Sequence[Site], spec: CallSpec) -> Iterator[Prefix]:
+    """Within the block, let modules before the first mask run in the first pass only.
+
+    Only one thread at a time gets this; others run every pass in full, with the same results.
+    """
+    active = bool(sites) and _prefix_lock.acquire(blocking=False)
+    prefix = Prefix(spec, active)
+    patched: list[tuple[nn.Module, Any]] = []
+    handle = None
+    try:
+        if active:
+            for name, module in backbone.named_modules():
+                if not name or isinstance(module, torch.jit.ScriptModule):
+                    continue
+                patched.append((module, module.__dict__.get("forward")))
+                module.__dict__["forward"] = _stand_in(prefix, name, module.forward)
+            first = sites[0].name
+            target = backbone if first == "input" else backbone.get_submodule(first)
+
+            def closing(*_: Any) -> None:
+                prefix.close()
+
+            handle = (
+                target.register_forward_pre_hook(closing)
+                if target is backbone
+                else target.register_forward_hook(closing)
+            )
+        yield prefix
+    finally:
+        if handle is not None:
+            handle.remove()
+        for module, own in patched:
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
+        if active:
+            _prefix_lock.release()
+
+
+def _stand_in(prefix: Prefix, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return prefix.call(name, forward, args, kwargs)
+
+    return stand_in
+
+
+def _generator(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)

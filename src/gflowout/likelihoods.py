@@ -1,0 +1,356 @@
+"""Likelihoods: what the backbone's output says about a label, p(y | output).
+
+Each checks labels at the door, scores them, encodes them for the mask posterior and turns outputs
+into what a user reads: probabilities, or means and variances. Knows nothing of masks.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gflowout import checks
+
+
+class Likelihood(nn.Module, ABC):
+    """Base of the likelihoods. Shapes: output [batch, ...], label [batch, ...]."""
+
+    label_size: int
+    """Size of an encoded label."""
+
+    @abstractmethod
+    def target(self, y: Tensor, *, values: bool = True) -> Tensor:
+        """Check labels and return them in the form that the other methods take.
+
+        Args:
+            y: Labels as the user has them.
+            values: Also look at the values (range, NaN), not only at type and shape.
+        """
+
+    @abstractmethod
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-likelihood per example, [batch], summed over any further axes of the label."""
+
+    @abstractmethod
+    def encode(self, target: Tensor) -> Tensor:
+        """Labels as input of a mask posterior, [batch, label_size]."""
+
+    @abstractmethod
+    def samples(self, output: Tensor) -> Tensor:
+        """What users read off an output: probabilities, or means."""
+
+    def class_logits(self, output: Tensor) -> Tensor:
+        """Logits over mutually exclusive classes, [..., classes]."""
+        raise TypeError(f"{type(self).__name__} has no classes")
+
+    def settle(self, output: Tensor) -> tuple[Tensor, Likelihood]:
+        """Return output and likelihood in a form that later training cannot change."""
+        return output, self
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Arguments that build this likelihood again."""
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
+
+
+class Categorical(Likelihood):
+    """One of several classes. Output [batch, ..., classes] of logits, label [batch, ...] of int.
+
+    Args:
+        classes: Number of classes.
+        ignore_index: A label that counts for nothing, for padded positions of sequences.
+
+    Examples:
+        >>> likelihood = Categorical(3)
+        >>> likelihood.log_prob(torch.zeros(1, 3), torch.tensor([2])).exp()
+        tensor([0.3333])
+    """
+
+    def __init__(self, classes: int, ignore_index: int | None = None) -> None:
+        super().__init__()
+        self.classes = checks.integer("classes", classes, low=2)
+        self.ignore_index = ignore_index
+        self.label_size = classes
+
+    def target(self, y: Tensor, *, values: bool = True) -> Tensor:
+        """Check that labels are integers in [0, classes)."""
+        _tensor(y)
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(f"y must be an integer tensor for {self}, got {y.dtype}")
+        y = y.long()
+        if values and y.numel():
+            low, high = (int(bound) for bound in self._known(y).aminmax())
+            if low < 0 or high >= self.classes:
+                raise ValueError(
+                    f"y must be in [0, {self.classes - 1}] for {self}, got labels from {low} to "
+                    f"{high}"
+                )
+        return y
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-probability of the labels."""
+        _last_axis(self, output, self.classes)
+        _shapes(self, output.shape[:-1], target)
+        known = self._known(target)
+        log_probabilities = F.log_softmax(output.float(), -1)
+        scores = log_probabilities.gather(-1, known.unsqueeze(-1)).squeeze(-1)
+        if self.ignore_index is not None:
+            scores = scores * (target != self.ignore_index)
+        return _per_example(scores)
+
+    def encode(self, target: Tensor) -> Tensor:
+        """One-hot labels, averaged over any further axes."""
+        one_hot = F.one_hot(self._known(target), self.classes).float()
+        if self.ignore_index is not None:
+            one_hot = one_hot * (target != self.ignore_index).unsqueeze(-1)
+        return one_hot.reshape(len(target), -1, self.classes).mean(1)
+
+    def samples(self, output: Tensor) -> Tensor:
+        """Class probabilities."""
+        return output.float().softmax(-1)
+
+    def class_logits(self, output: Tensor) -> Tensor:
+        """The output itself."""
+        return output.float()
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that build this likelihood again."""
+        ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
+        return {"classes": self.classes, **ignored}
+
+    def _known(self, y: Tensor) -> Tensor:
+        if self.ignore_index is None:
+            return y
+        return torch.where(y == self.ignore_index, torch.zeros_like(y), y)
+
+
+class Binary(Likelihood):
+    """Yes or no. Output [batch] or [batch, 1] of logits, label of the same shape in [0, 1].
+
+    Examples:
+        >>> Binary().log_prob(torch.zeros(1, 1), torch.ones(1)).exp()
+        tensor([0.5000])
+    """
+
+    label_size = 1
+
+    def target(self, y: Tensor, *, values: bool = True) -> Tensor:
+        """Check that labels are in [0, 1]; soft labels are allowed."""
+        return _unit_interval(self, _squeeze(_tensor(y)), values)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-probability of the labels; the expected one for soft labels."""
+        output = _squeeze(output)
+        _shapes(self, output.shape, target)
+        return _per_example(_bernoulli(output, target))
+
+    def encode(self, target: Tensor) -> Tensor:
+        """Labels as -1 and 1, averaged over any further axes."""
+        return (2 * target - 1).reshape(len(target), -1).mean(1, keepdim=True)
+
+    def samples(self, output: Tensor) -> Tensor:
+        """Probability of a yes."""
+        return _squeeze(output).float().sigmoid()
+
+    def class_logits(self, output: Tensor) -> Tensor:
+        """Logits of no and yes, half of the log-odds each way."""
+        return _two_sided(_squeeze(output))
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that build this likelihood again."""
+        return {}
+
+
+class MultiLabel(Likelihood):
+    """Several yes-or-no labels. Output [batch, ..., labels] of logits, label alike in [0, 1].
+
+    Args:
+        labels: Number of labels.
+
+    Examples:
+        >>> MultiLabel(2).log_prob(torch.zeros(1, 2), torch.tensor([[1, 0]])).exp()
+        tensor([0.2500])
+    """
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.labels = checks.integer("labels", labels, low=1)
+        self.label_size = labels
+
+    def target(self, y: Tensor, *, values: bool = True) -> Tensor:
+        """Check that labels are in [0, 1]; soft labels are allowed."""
+        return _unit_interval(self, _tensor(y), values)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-probability of all labels together; the expected one for soft labels."""
+        _last_axis(self, output, self.labels)
+        _shapes(self, output.shape, target)
+        return _per_example(_bernoulli(output, target))
+
+    def encode(self, target: Tensor) -> Tensor:
+        """Labels as -1 and 1, averaged over any further axes."""
+        return (2 * target - 1).reshape(len(target), -1, self.labels).mean(1)
+
+    def samples(self, output: Tensor) -> Tensor:
+        """Probability of a yes, per label."""
+        return output.float().sigmoid()
+
+    def class_logits(self, output: Tensor) -> Tensor:
+        """Logits of no and yes, half of the log-odds each way, per label."""
+        return _two_sided(output)
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that build this likelihood again."""
+        return {"labels": self.labels}
+
+
+class Gaussian(Likelihood):
+    """Real values with normal noise. Output and label [batch, ..., dim]; [batch] if dim is 1.
+
+    The noise is one learned variance per dimension, or, with ``heteroscedastic``, an output of the
+    backbone: it then gives [batch, ..., 2 * dim], means first, log-variances after.
+
+    Labels should be scaled to about unit variance: the noise starts there, and so does what the
+    mask posterior sees of a label.
+
+    Args:
+        dim: Number of values per example.
+        noise: Standard deviation of the noise to start from.
+        learn_noise: Whether the noise is learned or stays as it starts.
+        heteroscedastic: Whether the backbone gives the noise.
+
+    Examples:
+        >>> Gaussian(1).log_prob(torch.zeros(2, 1), torch.zeros(2, 1))
+        tensor([-0.9189, -0.9189], grad_fn=<SumBackward1>)
+    """
+
+    def __init__(
+        self,
+        dim: int = 1,
+        noise: float = 1.0,
+        learn_noise: bool = True,
+        heteroscedastic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dim = checks.integer("dim", dim, low=1)
+        self.noise = checks.number("noise", noise, low=0, open_low=True)
+        self.learn_noise = learn_noise
+        self.heteroscedastic = heteroscedastic
+        self.label_size = dim
+        if not heteroscedastic:
+            start = torch.full((dim,), 2 * math.log(noise))
+            self.log_variance = nn.Parameter(start, requires_grad=learn_noise)
+
+    def target(self, y: Tensor, *, values: bool = True) -> Tensor:
+        """Check that labels are finite floating-point numbers."""
+        _tensor(y)
+        if not y.is_floating_point():
+            raise TypeError(f"y must be a floating-point tensor for {self}, got {y.dtype}")
+        if self.dim == 1 and y.dim() == 1:
+            y = y.unsqueeze(-1)
+        if values and not bool(y.isfinite().all()):
+            raise ValueError(f"y must hold finite numbers for {self}, got NaN or infinity")
+        return y
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-density of the labels."""
+        mean, log_variance = self.moments(output)
+        _shapes(self, mean.shape, target)
+        squared = (target - mean).square() * torch.exp(-log_variance)
+        return _per_example(-0.5 * (squared + log_variance + math.log(2 * math.pi)))
+
+    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance, [..., dim] each."""
+        if self.dim == 1 and not self.heteroscedastic and output.dim() == 1:
+            output = output.unsqueeze(-1)
+        _last_axis(self, output, self.dim * (2 if self.heteroscedastic else 1))
+        if self.heteroscedastic:
+            mean, log_variance = output.float().chunk(2, -1)
+            return mean, log_variance
+        return output.float(), self.log_variance.expand_as(output)
+
+    def encode(self, target: Tensor) -> Tensor:
+        """The labels themselves, averaged over any further axes."""
+        return target.float().reshape(len(target), -1, self.dim).mean(1)
+
+    def samples(self, output: Tensor) -> Tensor:
+        """Means."""
+        return self.moments(output)[0]
+
+    def settle(self, output: Tensor) -> tuple[Tensor, Likelihood]:
+        """Write the learned noise into the output."""
+        return torch.cat(self.moments(output), -1), Gaussian(self.dim, heteroscedastic=True)
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that build this likelihood again."""
+        return {
+            "dim": self.dim,
+            "noise": self.noise,
+            "learn_noise": self.learn_noise,
+            "heteroscedastic": self.heteroscedastic,
+        }
+
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    kind.__name__: kind for kind in (Categorical, Binary, MultiLabel, Gaussian)
+}
+
+
+def _tensor(y: Any) -> Tensor:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a torch.Tensor, got {type(y).__name__}")
+    if y.dim() == 0:
+        raise ValueError("y must have a batch axis, got a scalar tensor")
+    return y
+
+
+def _unit_interval(likelihood: Likelihood, y: Tensor, values: bool) -> Tensor:
+    y = y.float()
+    if values and y.numel():
+        low, high = (float(bound) for bound in y.aminmax())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"y must be in [0, 1] for {likelihood}, got values from {low:g} to {high:g}"
+            )
+    return y
+
+
+def _last_axis(likelihood: Likelihood, output: Tensor, size: int) -> None:
+    if output.dim() < 2 or output.shape[-1] != size:
+        raise ValueError(
+            f"{likelihood} takes an output of shape [batch, ..., {size}], the backbone gives "
+            f"{list(output.shape)}"
+        )
+
+
+def _shapes(likelihood: Likelihood, expected: torch.Size, target: Tensor) -> None:
+    if target.shape != expected:
+        raise ValueError(
+            f"y must have shape {list(expected)} for {likelihood} with this output, got "
+            f"{list(target.shape)}"
+        )
+
+
+def _per_example(scores: Tensor) -> Tensor:
+    return scores.flatten(1).sum(-1) if scores.dim() > 1 else scores
+
+
+def _bernoulli(output: Tensor, target: Tensor) -> Tensor:
+    return -F.binary_cross_entropy_with_logits(output.float(), target, reduction="none")
+
+
+def _squeeze(value: Tensor) -> Tensor:
+    return value.squeeze(-1) if value.dim() > 1 and value.shape[-1] == 1 else value
+
+
+def _two_sided(log_odds: Tensor) -> Tensor:
+    half = log_odds.float() / 2
+    return torch.stack((-half, half), -1)

@@ -1,0 +1,24 @@
+"""The methods by name. A new one is a file of the same outline and a line here."""
+
+from __future__ import annotations
+
+from gflowout.methods.base import Losses, Method, Options
+from gflowout.methods.gflowout import GFlowOut
+from gflowout.methods.id_gflowout import IDGFlowOut
+from gflowout.methods.mc import MCDropout
+from gflowout.methods.none import NoDropout
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (GFlowOut, IDGFlowOut, MCDropout, NoDropout)
+}
+
+__all__ = [
+    "METHODS",
+    "GFlowOut",
+    "IDGFlowOut",
+    "Losses",
+    "MCDropout",
+    "Method",
+    "NoDropout",
+    "Options",
+]

@@ -1,0 +1,173 @@
+"""The outline that every method follows, its options, and the result of a training pass.
+
+A method file reads in the same order: options, parameters, masks for training, masks for
+prediction, losses. A method sees activations and log-likelihoods, never the backbone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from gflowout import checks
+from gflowout.likelihoods import Likelihood
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
+"""``draw(site index, activation, trajectory) -> mask``, [batch or 1, units]."""
+
+
+class Score(Protocol):
+    """Runs the backbone under masks from ``draw`` and scores the labels."""
+
+    def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
+        """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The result of a training pass.
+
+    Attributes:
+        total: What to call ``backward`` on: the sum of the parts.
+        nll: Negative log-likelihood of the labels, averaged over the batch; trains the backbone.
+        tb: Trajectory-balance loss; trains the mask posterior and log Z. 0 where there is none.
+        prior: Negative log-probability of the masks; trains a learned prior. 0 where there is none.
+        log_q: Log-probability of the masks under the posterior, [batch], or ``None``.
+        log_reward: Log of the unnormalised posterior, [batch], or ``None``.
+        log_z: Estimate of the log evidence, [batch], or ``None``.
+        masks: One [batch, units] per site, in execution order. With ``draws`` above 1, these and
+            the three log-quantities start with an axis of that size.
+    """
+
+    total: Tensor
+    nll: Tensor
+    tb: Tensor
+    prior: Tensor
+    masks: list[Tensor]
+    log_q: Tensor | None = None
+    log_reward: Tensor | None = None
+    log_z: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a method: fields are keywords of ``wrap``, checked when it is built."""
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
+    """Options that shape the parameters and cannot change after wrapping."""
+
+    PAPER: ClassVar[dict[str, Any]] = {}
+    """Values of ``preset="paper"`` that differ from the defaults."""
+
+    @classmethod
+    def build(cls, method: str, preset: str | None, given: dict[str, Any]) -> Any:
+        """Build from keywords; an option that the method does not have is an error."""
+        names = [option.name for option in dataclasses.fields(cls)]
+        for name in given:
+            if name not in names:
+                listed = ", ".join(names) or "none"
+                raise TypeError(
+                    f"method {method!r} has no option {name!r}{checks.suggest(name, names)}; "
+                    f"its options: {listed}"
+                )
+        if preset is not None:
+            checks.choice("preset", preset, ["paper"])
+            given = {**cls.PAPER, **given}
+        return cls(**given)
+
+
+class Method(nn.Module):
+    """Base of the methods: how masks are drawn, and what a training pass minimises.
+
+    Args:
+        sites: In execution order.
+        likelihood: Gives the size of an encoded label.
+        options: Of the method's own class.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Options]]
+
+    def __init__(self, sites: Sequence[Site], likelihood: Likelihood, options: Any) -> None:
+        super().__init__()
+        self.sites = tuple(sites)
+        self.options = options
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Return the multiplier of a site when labels are unknown: in prediction."""
+        raise TypeError(f"{type(self).__name__} must define draw")
+
+    def step(self, score: Score) -> Losses:
+        """Run the backbone as often as the method needs and return the losses."""
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def extra_repr(self) -> str:
+        """Show the options."""
+        options = dataclasses.asdict(self.options)
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def likelihood_losses(trajectory: Trajectory) -> Losses:
+    """Losses of a method that trains the backbone only."""
+    nll = -known(trajectory.log_likelihood).mean()
+    zero = nll.new_zeros(())
+    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=full_masks(trajectory))
+
+
+def full_masks(trajectory: Trajectory) -> list[Tensor]:
+    """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
+    examples = len(known(trajectory.log_likelihood))
+    masks = [trajectory.per_example(mask).expand(examples, -1) for mask in trajectory.masks]
+    return [split_draws(mask, trajectory.copies) for mask in masks]
+
+
+def split_draws(values: Tensor, draws: int) -> Tensor:
+    """Reshape [draws * batch, ...] to [draws, batch, ...]; unchanged for one draw."""
+    return values if draws == 1 else values.reshape(draws, -1, *values.shape[1:])
+
+
+def scaled(mask: Tensor, rescale: str, keep: float = 1.0) -> Tensor:
+    """Multiplier of a mask: as it is, or scaled so that activations keep their size.
+
+    Args:
+        mask: [rows, units].
+        rescale: ``"none"``; ``"kept"``: times units over kept units, per row; ``"inverse"``:
+            over the keep rate.
+        keep: The keep rate, for ``"inverse"``.
+
+    Examples:
+        >>> import torch
+        >>> scaled(torch.tensor([[1.0, 0.0]]), "kept")
+        tensor([[2., 0.]])
+    """
+    if rescale == "kept":
+        return mask * (mask.shape[-1] / mask.sum(-1, keepdim=True).clamp(min=1))
+    return mask / keep if rescale == "inverse" else mask
+
+
+def check_policy(options: Any) -> None:
+    """Check the options that methods with a learned mask posterior share."""
+    checks.number("temperature", options.temperature, low=0, open_low=True)
+    checks.number("epsilon", options.epsilon, low=0, high=1)
+    checks.number("beta", options.beta, low=0)
+    checks.number("prior_keep", options.prior_keep, low=0, high=1, open_low=True, open_high=True)
+    checks.choice("rescale", options.rescale, ["none", "kept"])
+    checks.choice("log_z", options.log_z, ["learned", "batch"])
+    checks.integer("draws", options.draws, low=1)
+    if not isinstance(options.hidden, tuple | list):
+        raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
+    for width in options.hidden:
+        checks.integer("hidden", width, low=1)
+
+
+def random_rows(epsilon: float, trajectory: Trajectory, rows: int, like: Tensor) -> Tensor | None:
+    """Choose the rows that take a random mask at one site: [copies * rows] of bool."""
+    if epsilon == 0:
+        return None
+    return trajectory.noise.uniform(rows, 1, like).squeeze(-1) < epsilon

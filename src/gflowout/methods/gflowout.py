@@ -1,0 +1,161 @@
+"""GFlowOut: masks that depend on the example, learned by trajectory balance (section 3.2).
+
+At every site a posterior q(z | x, y, earlier masks) and a prior p(z | x, earlier masks) look at
+the pooled activation that the mask will multiply. q draws the masks in training and is fitted to
+p(y | x, z) p(z | x); p is fitted to the masks that were drawn and draws them in prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from gflowout import objectives, policy
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    check_policy,
+    full_masks,
+    random_rows,
+    scaled,
+    split_draws,
+)
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+
+@dataclass(frozen=True)
+class GFlowOutOptions(Options):
+    """Options of GFlowOut; the defaults are the paper's.
+
+    Attributes:
+        temperature: Divides the posterior's logits, around the prior's, when drawing in training.
+        epsilon: Probability, per example and site, of a random mask from the start of the prior.
+        beta: Scale of the log-likelihood in the reward.
+        prior_keep: Keep rate that the learned prior and posterior start from, and the centre of
+            ``temperature`` and ``epsilon``.
+        rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+        hidden: Widths of the mask generators.
+        log_z: ``"learned"``, a small network of (x, y); or ``"batch"``, the mean over draws.
+        draws: Masks scored per example in one step.
+    """
+
+    temperature: float = 2.0
+    epsilon: float = 0.1
+    beta: float = 1.0
+    prior_keep: float = 0.5
+    rescale: str = "none"
+    hidden: tuple[int, ...] = (32, 32)
+    log_z: str = "learned"
+    draws: int = 1
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z"})
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_policy(self)
+        if self.log_z == "batch" and self.draws < 2:
+            raise ValueError(
+                'log_z="batch" averages over the draws of one example: draws must be an integer '
+                f">= 2, got {self.draws}"
+            )
+
+
+class GFlowOut(Method):
+    """Sample-dependent masks with a learned prior and a posterior that sees the label."""
+
+    name = "gflowout"
+    Options = GFlowOutOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: GFlowOutOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.start = policy.logit(options.prior_keep)
+        self.posterior, self.prior = nn.ModuleList(), nn.ModuleList()
+        earlier = 0
+        for site in sites:
+            seen = [earlier, site.units]
+            for generators, inputs in (
+                (self.posterior, [*seen, likelihood.label_size]),
+                (self.prior, seen),
+            ):
+                generators.append(
+                    policy.MaskGenerator(inputs, site.units, options.hidden, self.start)
+                )
+            earlier += site.units
+        if options.log_z == "learned":
+            inputs = [sites[0].units, likelihood.label_size]
+            self.log_z = policy.MaskGenerator(inputs, 1, options.hidden, start=0.0)
+
+    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw from the exploring posterior; account for the mask under posterior and prior."""
+        pooled, earlier = self._features(site, activation, trajectory)
+        label = known(trajectory.label)
+        if site == 0 and self.options.log_z == "learned":
+            trajectory.log_z = self.log_z(pooled, label).squeeze(-1)
+        posterior = self.posterior[site](earlier, pooled, label)
+        prior = self.prior[site](earlier, pooled)
+        mask = trajectory.mask(site, lambda: self._explore(posterior.detach(), trajectory))
+        trajectory.add(policy.log_prob(mask, posterior), policy.log_prob(mask, prior))
+        return scaled(mask, self.options.rescale).to(activation.dtype)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw from the learned prior."""
+
+        def drawn() -> Tensor:
+            pooled, earlier = self._features(site, activation, trajectory)
+            logits = self.prior[site](earlier, pooled)
+            return policy.draw(logits, _uniform(logits, trajectory))
+
+        mask = trajectory.mask(site, drawn)
+        return scaled(mask, self.options.rescale).to(activation.dtype)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; each part of the loss reaches its own parameters only."""
+        trajectory = score(self.draw_training, copies=self.options.draws)
+        log_likelihood, log_q, log_p = (
+            split_draws(known(value), trajectory.copies)
+            for value in (trajectory.log_likelihood, trajectory.log_q, trajectory.log_p)
+        )
+        reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
+        if trajectory.log_z is None:
+            log_z = objectives.batch_log_z(log_q, reward)
+        else:
+            log_z = split_draws(trajectory.log_z, trajectory.copies)
+        nll, prior = -log_likelihood.mean(), -log_p.mean()
+        tb = objectives.trajectory_balance(log_q, reward, log_z).mean()
+        return Losses(
+            total=nll + tb + prior,
+            nll=nll,
+            tb=tb,
+            prior=prior,
+            masks=full_masks(trajectory),
+            log_q=log_q,
+            log_reward=reward,
+            log_z=log_z,
+        )
+
+    def _features(
+        self, site: int, activation: Tensor, trajectory: Trajectory
+    ) -> tuple[Tensor, Tensor]:
+        like = next(self.prior.parameters())
+        pooled = self.sites[site].pool(activation.detach()).to(like.dtype)
+        return pooled, trajectory.earlier(pooled)
+
+    def _explore(self, logits: Tensor, trajectory: Trajectory) -> Tensor:
+        rows = len(logits) // trajectory.copies
+        random = random_rows(self.options.epsilon, trajectory, rows, logits)
+        tempered = policy.explore(logits, self.start, self.options.temperature, random)
+        return policy.draw(tempered, _uniform(logits, trajectory))
+
+
+def _uniform(logits: Tensor, trajectory: Trajectory) -> Tensor:
+    rows, units = logits.shape
+    return trajectory.noise.uniform(rows // trajectory.copies, units, logits)

@@ -1,0 +1,202 @@
+"""ID-GFlowOut: masks shared by all examples, learned by trajectory balance (section 3.3).
+
+The masks are parameters of the model with a fixed prior; q(z) is fitted to the prior times the
+likelihood of the whole training set, and draws the masks in training and in prediction. One row of
+masks serves a group of examples, whose mean log-likelihood, times the size of the training set,
+stands for that of the whole.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gflowout import checks, objectives, policy
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    check_policy,
+    full_masks,
+    random_rows,
+    scaled,
+    split_draws,
+)
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+DEFAULT_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class IDGFlowOutOptions(Options):
+    """Options of ID-GFlowOut.
+
+    Attributes:
+        temperature: Divides the posterior's logits, around the prior's, when drawing in training.
+        epsilon: Probability, per mask and site, of a random mask from the prior.
+        beta: Scale of the log-likelihood in the reward.
+        prior_keep: Keep rate of the fixed prior; the posterior starts there.
+        rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+        hidden: Widths of the mask generators, which see the masks of earlier sites. ``()`` for a
+            plain logit per unit.
+        log_z: ``"batch"``, the mean over the masks of the batch; or ``"learned"``, one number.
+        draws: Masks scored on the same examples in one step.
+        group_size: Examples that share one mask. ``None``: the batch forms 8 groups, or a single
+            one if ``draws`` is above 1.
+        train_size: Number of training examples.
+    """
+
+    temperature: float = 2.0
+    epsilon: float = 0.1
+    beta: float = 1.0
+    prior_keep: float = 0.5
+    rescale: str = "none"
+    hidden: tuple[int, ...] = (32, 32)
+    log_z: str = "batch"
+    draws: int = 1
+    group_size: int | None = None
+    train_size: int | None = None
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z"})
+    PAPER: ClassVar[dict[str, Any]] = {"log_z": "learned", "group_size": 1}
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_policy(self)
+        for name in ("group_size", "train_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checks.integer(name, value, low=1)
+
+
+class IDGFlowOut(Method):
+    """Sample-independent masks with a fixed prior."""
+
+    name = "id-gflowout"
+    Options = IDGFlowOutOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: IDGFlowOutOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.start = policy.logit(options.prior_keep)
+        self.posterior = nn.ModuleList()
+        earlier = 0
+        for site in sites:
+            inputs = [earlier] if options.hidden else []
+            self.posterior.append(
+                policy.MaskGenerator(inputs, site.units, options.hidden, self.start)
+            )
+            earlier += site.units
+        if options.log_z == "learned":
+            self.log_z = nn.Parameter(torch.zeros(()))
+
+    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw one exploring mask per group; account for it under posterior and prior."""
+        batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
+        if site == 0 and trajectory.given is None:
+            groups = self._groups(batch)
+            copy = torch.arange(trajectory.copies, device=activation.device).unsqueeze(1)
+            member = torch.arange(batch, device=activation.device) % groups
+            trajectory.index = (copy * groups + member).flatten()
+        rows = batch if trajectory.given is not None else self._groups(batch)
+        logits = self._logits(site, rows * trajectory.copies, trajectory)
+        mask = trajectory.mask(site, lambda: self._explore(logits.detach(), rows, trajectory))
+        prior = logits.new_full((1,), self.start)
+        trajectory.add(policy.log_prob(mask, logits), policy.log_prob(mask, prior))
+        used = scaled(mask, self.options.rescale).to(activation.dtype)
+        return trajectory.per_example(used)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw one mask for the whole batch from the posterior."""
+        copies = trajectory.copies
+        if site == 0 and copies > 1 and trajectory.given is None:
+            batch = activation.shape[self.sites[site].batch_axis] // copies
+            trajectory.index = torch.arange(copies, device=activation.device).repeat_interleave(
+                batch
+            )
+
+        def drawn() -> Tensor:
+            logits = self._logits(site, copies, trajectory)
+            return policy.draw(logits, trajectory.noise.uniform(1, logits.shape[-1], logits))
+
+        mask = trajectory.mask(site, drawn)
+        used = scaled(mask, self.options.rescale).to(activation.dtype)
+        return trajectory.per_example(used)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; each part of the loss reaches its own parameters only."""
+        trajectory = score(self.draw_training, copies=self.options.draws)
+        log_likelihood = known(trajectory.log_likelihood)
+        log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
+        draws = trajectory.copies
+        whole = self._train_size(len(log_likelihood) // draws) * _group_means(trajectory)
+        reward = objectives.log_reward(whole, log_p, self.options.beta)
+        if self.options.log_z == "learned":
+            log_z = self.log_z.expand_as(log_q)
+        else:
+            # With several draws, masks are compared on the same examples only.
+            split = split_draws(log_q, draws), split_draws(reward, draws)
+            log_z = objectives.batch_log_z(*split).reshape(log_q.shape)
+        nll = -log_likelihood.mean()
+        tb = objectives.trajectory_balance(log_q, reward, log_z).mean()
+        return Losses(
+            total=nll + tb,
+            nll=nll,
+            tb=tb,
+            prior=nll.new_zeros(()),
+            masks=full_masks(trajectory),
+            log_q=split_draws(trajectory.per_example(log_q), draws),
+            log_reward=split_draws(trajectory.per_example(reward), draws),
+            log_z=split_draws(trajectory.per_example(log_z), draws),
+        )
+
+    def _groups(self, batch: int) -> int:
+        size: int | None = self.options.group_size
+        if size is not None:
+            return -(-batch // size)
+        return min(batch, DEFAULT_GROUPS) if self.options.draws == 1 else 1
+
+    def _logits(self, site: int, rows: int, trajectory: Trajectory) -> Tensor:
+        like = next(self.posterior.parameters()).new_zeros(rows, 0)
+        seen = [trajectory.earlier(like)] if self.options.hidden else []
+        logits: Tensor = self.posterior[site](*seen)
+        return logits.expand(rows, -1)
+
+    def _explore(self, logits: Tensor, rows: int, trajectory: Trajectory) -> Tensor:
+        random = random_rows(self.options.epsilon, trajectory, rows, logits)
+        tempered = policy.explore(logits, self.start, self.options.temperature, random)
+        return policy.draw(tempered, trajectory.noise.uniform(rows, logits.shape[-1], logits))
+
+    def _train_size(self, batch: int) -> int:
+        if self.options.train_size is None:
+            warnings.warn(
+                f"train_size was not given: the reward takes the batch of {batch} for the whole "
+                "training set, so masks are learned from too little; pass train_size=",
+                stacklevel=2,
+            )
+            return batch
+        return int(self.options.train_size)
+
+
+def _group_means(trajectory: Trajectory) -> Tensor:
+    """Mean log-likelihood of the examples under each row of masks, [rows]."""
+    values, index = known(trajectory.log_likelihood).detach(), trajectory.index
+    if index is None:  # given masks: a row per example; those with equal masks form a group
+        _, index = torch.unique(torch.cat(trajectory.masks, -1), dim=0, return_inverse=True)
+        means = _mean_by(index, values, int(index.max()) + 1)
+        return means[index]
+    return _mean_by(index, values, len(known(trajectory.log_q)))
+
+
+def _mean_by(index: Tensor, values: Tensor, rows: int) -> Tensor:
+    total = values.new_zeros(rows).index_add(0, index, values)
+    return total / index.bincount(minlength=rows)

@@ -1,0 +1,65 @@
+"""MC dropout (Gal & Ghahramani 2016): random masks with a fixed rate, also in prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses, scaled
+from gflowout.trajectory import Trajectory
+
+DEFAULT_RATE = 0.5
+
+
+@dataclass(frozen=True)
+class MCDropoutOptions(Options):
+    """Options of MC dropout.
+
+    Attributes:
+        rate: Probability of dropping a unit. ``None``: that of the ``nn.Dropout`` that the site
+            replaces, and 0.5 where there was none.
+        rescale: ``"inverse"`` divides kept units by the keep rate; ``"kept"`` by the fraction
+            that was kept; ``"none"`` leaves them.
+    """
+
+    rate: float | None = None
+    rescale: str = "inverse"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.rate is not None:
+            checks.number("rate", self.rate, low=0, high=1, open_high=True)
+        checks.choice("rescale", self.rescale, ["inverse", "kept", "none"])
+
+
+class MCDropout(Method):
+    """Every unit is dropped independently with the same rate, anew for each example and draw."""
+
+    name = "mc"
+    Options = MCDropoutOptions
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw a mask per example."""
+        place = self.sites[site]
+        keep = 1 - self._rate(site)
+        rows = activation.shape[place.batch_axis] // trajectory.copies
+        mask = trajectory.mask(
+            site,
+            lambda: (trajectory.noise.uniform(rows, place.units, activation) < keep).to(
+                activation.dtype
+            ),
+        )
+        return scaled(mask, self.options.rescale, keep)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; the loss is the negative log-likelihood."""
+        return likelihood_losses(score(self.draw))
+
+    def _rate(self, site: int) -> float:
+        own = self.sites[site].rate
+        if self.options.rate is not None:
+            return float(self.options.rate)
+        # A rate of 1 would leave nothing to rescale.
+        return DEFAULT_RATE if own is None or own >= 1 else own

@@ -1,0 +1,33 @@
+"""No masks at all: the backbone as it is, for comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses
+from gflowout.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class NoDropoutOptions(Options):
+    """There are none."""
+
+
+class NoDropout(Method):
+    """Every unit is kept, in training and in prediction.
+
+    ``nn.Dropout`` layers that are sites are switched off; others behave as in any module.
+    """
+
+    name = "none"
+    Options = NoDropoutOptions
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Keep every unit."""
+        return trajectory.mask(site, lambda: activation.new_ones(1, self.sites[site].units))
+
+    def step(self, score: Score) -> Losses:
+        """One pass; the loss is the negative log-likelihood."""
+        return likelihood_losses(score(self.draw))

@@ -1,0 +1,438 @@
+"""``wrap``: any ``nn.Module`` with masks at its sites, as an ``nn.Module`` of the same use.
+
+The wrapped model joins a backbone, a method and a likelihood. It keeps the backbone's own keys in
+``state_dict`` and puts everything it adds under ``gflowout.``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
+
+from gflowout import checks, tree
+from gflowout.calls import CallSpec, learn, logits_of, split_example
+from gflowout.drawing import Runner
+from gflowout.likelihoods import Likelihood
+from gflowout.methods import METHODS, Method
+from gflowout.methods.base import DrawMask
+from gflowout.predictive import Predictive
+from gflowout.sites import Site, SiteNames, evaluating, find
+from gflowout.trajectory import Noise, Trajectory, merge
+
+PREFIX = "gflowout"
+"""Where a wrapped model's state_dict keeps what wrapping added."""
+
+_SEED_LIMIT = 2**62
+
+
+def wrap(
+    backbone: nn.Module,
+    method: str = "gflowout",
+    sites: SiteNames = None,
+    *,
+    likelihood: Likelihood,
+    example: Any,
+    preset: str | None = None,
+    validate: bool = True,
+    **options: Any,
+) -> MaskedModel:
+    """Give a module masks at its sites and a way to learn and draw them.
+
+    Args:
+        backbone: Any module. It is used, not copied; its weights and keys stay its own.
+        method: ``"gflowout"``, ``"id-gflowout"``, ``"mc"`` or ``"none"``.
+        sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
+            input itself; a mapping from these to the axis of the units, where it cannot be told;
+            or ``None`` for every ``nn.Dropout*``.
+        likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
+            :class:`MultiLabel` or :class:`Gaussian`.
+        example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
+            are enough; nothing is trained on them.
+        preset: ``"paper"`` for the paper's own values of the options.
+        validate: Check the values of labels, inputs and outputs in every pass. Costs a few
+            microseconds, and a synchronisation on accelerators.
+        **options: Options of the method.
+
+    Returns:
+        A module that is called like the backbone.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        >>> x, y = torch.randn(8, 4), torch.randint(3, (8,))
+        >>> model = gfo.wrap(net, sites=["1"], likelihood=gfo.Categorical(3), example=(x[:2],))
+        >>> losses = model(x, y=y)
+        >>> losses.total.backward()
+        >>> model.predict(x).mean.shape
+        torch.Size([8, 3])
+    """
+    if not isinstance(backbone, nn.Module):
+        raise TypeError(f"backbone must be an nn.Module, got {type(backbone).__name__}")
+    if isinstance(backbone, MaskedModel):
+        raise TypeError("backbone is wrapped already: wrap gfo.unwrap(model) instead")
+    if not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
+            f"{likelihood!r}"
+        )
+    checks.choice("method", method, METHODS)
+    built = METHODS[method].Options.build(method, preset, options)
+    names = find(backbone, sites)
+    learned, spec = learn(backbone, names, *split_example(example))
+    return assemble(backbone, method, learned, likelihood, spec, built, validate)
+
+
+def assemble(
+    backbone: nn.Module,
+    method: str,
+    sites: Sequence[Site],
+    likelihood: Likelihood,
+    spec: CallSpec,
+    options: Any,
+    validate: bool = True,
+) -> MaskedModel:
+    """Build a wrapped model from parts that are known already."""
+    if hasattr(backbone, PREFIX):
+        raise ValueError(f"the backbone has an attribute {PREFIX!r}, which wrapping needs")
+    module = METHODS[method](sites, likelihood, options)
+    device = next((tensor.device for tensor in backbone.parameters()), None)
+    if device is not None:
+        module, likelihood = module.to(device), likelihood.to(device)
+    return MaskedModel(backbone, module, likelihood, spec, validate)
+
+
+def unwrap(model: MaskedModel) -> nn.Module:
+    """Return the backbone of a wrapped model, with the weights it has now.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net = nn.Sequential(nn.Linear(4, 3))
+        >>> example = (torch.zeros(2, 4),)
+        >>> model = gfo.wrap(net, "mc", ["0"], likelihood=gfo.Categorical(3), example=example)
+        >>> gfo.unwrap(model) is net
+        True
+    """
+    if not isinstance(model, MaskedModel):
+        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
+    return model.backbone
+
+
+class MaskedModel(nn.Module):
+    """A backbone with masks at its sites; built by :func:`gflowout.wrap`.
+
+    Attributes:
+        backbone: The module that was wrapped.
+        method: Draws the masks and owns the generators.
+        likelihood: What the output means.
+        spec: What the example call taught about the backbone.
+        validate: Whether values are checked in every pass.
+    """
+
+    backbone: nn.Module
+    method: Method
+    likelihood: Likelihood
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        method: Method,
+        likelihood: Likelihood,
+        spec: CallSpec,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.method = method
+        self.likelihood = likelihood
+        self.spec = spec
+        self.validate = validate
+        self.train(backbone.training)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """What was wrapped, in execution order."""
+        return self.method.sites
+
+    def forward(
+        self,
+        *args: Any,
+        y: Tensor | None = None,
+        masks: Sequence[Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the backbone under drawn masks; with labels, return the losses.
+
+        Args:
+            *args: Positional arguments of the backbone.
+            y: Labels. Without them, the result is the backbone's own output under one drawn mask.
+            masks: Masks to use instead of drawing, one [batch, units] per site (or [1, units] for
+                the whole batch), as in ``Losses.masks``.
+            **kwargs: Keyword arguments of the backbone.
+
+        Returns:
+            :class:`Losses` if ``y`` is given, else whatever the backbone returns.
+        """
+        runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
+        if y is None:
+            trajectory = Trajectory(given=self._given(masks, runner))
+            return runner.run(self.method.draw, trajectory)
+        losses = self.method.step(_Scorer(self, runner, y, masks))
+        if self.validate and math.isnan(losses.nll.item()):
+            plain = self.spec.explain_nan(self.backbone, args, kwargs)
+            if plain is not None:
+                raise plain
+        return losses
+
+    @torch.no_grad()
+    def predict(
+        self,
+        *args: Any,
+        samples: int | None = None,
+        chunk: int | None = None,
+        generator: torch.Generator | None = None,
+        masks: Sequence[Tensor] | None = None,
+        return_masks: bool = False,
+        **kwargs: Any,
+    ) -> Predictive:
+        """Predict with uncertainty: one output per drawn set of masks.
+
+        The model is run in eval mode and left as it was; PyTorch's random state is left alone, too.
+
+        Args:
+            *args: Positional arguments of the backbone.
+            samples: Number of draws; 20 if not given, or as many as ``masks`` holds.
+            chunk: Draws per pass of the backbone at most, to bound memory; chosen if not given.
+            generator: Source of randomness: the same state gives the same answer, whatever the
+                chunk. Without one, draws follow from PyTorch's random state, which does not move:
+                the same call repeated gives the same answer.
+            masks: Masks to use instead of drawing, one [samples, batch, units] per site, as in
+                ``Predictive.masks``.
+            return_masks: Keep the masks in the result.
+            **kwargs: Keyword arguments of the backbone.
+
+        Returns:
+            Samples, their mean and uncertainty scores.
+        """
+        if samples is not None:
+            checks.integer("samples", samples, low=1)
+        if chunk is not None:
+            checks.integer("chunk", chunk, low=1)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator or None, got {type(generator).__name__}"
+            )
+        runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
+        given = None
+        if masks is not None:
+            given = self._replayed(masks, samples)
+            samples = len(given[0])
+        count = 20 if samples is None else samples
+        with evaluating(self):
+            outputs, drawn = runner.sample(
+                self.method.draw, _seeds(count, generator), chunk, given, return_masks
+            )
+        if self.validate and bool(outputs.isnan().any()):
+            plain = self.spec.explain_nan(self.backbone, args, kwargs)
+            if plain is not None:
+                raise plain
+        self.likelihood.samples(outputs[:1])  # an output of the wrong shape fails here, by name
+        settled, likelihood = self.likelihood.settle(outputs)
+        return Predictive(settled, likelihood, drawn)
+
+    def set_options(self, **options: Any) -> None:
+        """Change options of the method, for instance to let ``beta`` grow during training.
+
+        Options that shape the parameters (such as ``hidden``) cannot change.
+
+        Args:
+            **options: New values by name.
+        """
+        current = {
+            field.name: getattr(self.method.options, field.name)
+            for field in dataclasses.fields(self.method.options)
+        }
+        kind = type(self.method.options)
+        fixed = [
+            name
+            for name, value in options.items()
+            if name in kind.STRUCTURAL and value != current.get(name)
+        ]
+        if fixed:
+            raise ValueError(f"{fixed[0]} is fixed by wrap: wrap the backbone again to change it")
+        self.method.options = kind.build(self.method.name, None, {**current, **options})
+
+    def parameter_groups(
+        self,
+        lr: float = 1e-3,
+        generator_lr: float = 1e-3,
+        log_z_lr: float = 1e-2,
+        weight_decay: float = 0.0,
+        generator_weight_decay: float = 0.0,
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser, each with its own learning rate.
+
+        Args:
+            lr: For the backbone and the likelihood.
+            generator_lr: For the mask generators.
+            log_z_lr: For the estimate of log Z.
+            weight_decay: For the backbone. The likelihood's noise has none.
+            generator_weight_decay: For the generators and log Z.
+
+        Returns:
+            Groups with ``params``, ``lr``, ``weight_decay`` and ``name``; empty ones are left out.
+        """
+        generators: list[nn.Parameter] = []
+        log_z: list[nn.Parameter] = []
+        for name, parameter in self.method.named_parameters():
+            (log_z if name.split(".")[0] == "log_z" else generators).append(parameter)
+        groups = [
+            ("backbone", list(self.backbone.parameters()), lr, weight_decay),
+            ("likelihood", list(self.likelihood.parameters()), lr, 0.0),
+            ("generator", generators, generator_lr, generator_weight_decay),
+            ("log_z", log_z, log_z_lr, generator_weight_decay),
+        ]
+        return [
+            {"params": parameters, "lr": rate, "weight_decay": decay, "name": name}
+            for name, parameters, rate, decay in groups
+            if parameters
+        ]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the backbone's state under its own keys, and ours under ``gflowout.``."""
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        state = super().state_dict(*args, **kwargs)
+        for key in [key for key in state if key.startswith(prefix)]:
+            state[prefix + _outer(key[len(prefix) :])] = state.pop(key)
+        return state
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            state_dict[prefix + _inner(key[len(prefix) :])] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load a state of this model; with ``strict=False``, also one of the bare backbone."""
+        result = super().load_state_dict(state_dict, *args, **kwargs)
+        return _IncompatibleKeys(
+            [_outer(key) for key in result.missing_keys],
+            [_outer(key) for key in result.unexpected_keys],
+        )
+
+    def extra_repr(self) -> str:
+        """Show the method and the sites."""
+        lines = [f"method={self.method.name!r}"]
+        lines += [
+            f"site {site.name!r}: {site.units} units on axis {site.axis}" for site in self.sites
+        ]
+        return "\n".join(lines)
+
+    def _given(
+        self, masks: Sequence[Tensor] | None, runner: Runner, draws: int = 1
+    ) -> list[Tensor] | None:
+        if masks is None:
+            return None
+        batch = runner.batch_size()
+        given = []
+        for mask, site in zip(self._per_site(masks), self.sites, strict=True):
+            if draws > 1 and mask.dim() == 3:
+                mask = mask.flatten(0, 1)
+            rows = [1, batch * draws] if batch else [mask.shape[0] if mask.dim() else 1]
+            if mask.dim() != 2 or mask.shape[1] != site.units or mask.shape[0] not in rows:
+                raise ValueError(
+                    f"masks: the one of site {site.name!r} must have shape "
+                    f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
+                    f"{list(mask.shape)}"
+                )
+            if batch and mask.shape[0] == 1:
+                mask = mask.expand(batch * draws, -1)
+            given.append(mask)
+        return given
+
+    def _replayed(self, masks: Sequence[Tensor], samples: int | None) -> list[Tensor]:
+        given = self._per_site(masks)
+        counts = {mask.shape[0] for mask in given if mask.dim() == 3}
+        for mask, site in zip(given, self.sites, strict=True):
+            if mask.dim() != 3 or mask.shape[2] != site.units or len(counts) != 1:
+                raise ValueError(
+                    f"masks: the one of site {site.name!r} must have shape [samples, batch, "
+                    f"{site.units}], with the same number of samples at every site, got "
+                    f"{list(mask.shape)}"
+                )
+        if samples is not None and samples not in counts:
+            raise ValueError(f"samples is {samples}, but masks holds {counts.pop()} samples")
+        return given
+
+    def _per_site(self, masks: Any) -> list[Tensor]:
+        if isinstance(masks, Tensor) or len(masks) != len(self.sites):
+            count = "one tensor" if isinstance(masks, Tensor) else f"{len(masks)}"
+            raise ValueError(
+                f"masks must hold one tensor per site ({len(self.sites)}), got {count}"
+            )
+        like = next(self.method.parameters(), torch.zeros(()))
+        for mask in masks:
+            if not isinstance(mask, Tensor):
+                raise TypeError(f"masks must hold tensors, got {type(mask).__name__}")
+        return [mask.to(like.dtype) if not mask.is_floating_point() else mask for mask in masks]
+
+
+class _Scorer:
+    """Runs the backbone for a method's training step and scores the labels."""
+
+    def __init__(
+        self, model: MaskedModel, runner: Runner, y: Tensor, masks: Sequence[Tensor] | None
+    ) -> None:
+        self.model = model
+        self.runner = runner
+        self.masks = masks
+        self.target = model.likelihood.target(y, values=model.validate)
+        self.label = model.likelihood.encode(self.target)
+        if len(y) == 0:
+            raise ValueError(f"the batch is empty: got y of shape {list(y.shape)}")
+
+    def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
+        given = self.model._given(self.masks, self.runner, copies)
+        if copies == 1 or self.runner.can_fold():
+            return self._pass(draw, copies, given)
+        parts = (
+            [None] * copies
+            if given is None
+            else list(zip(*(mask.chunk(copies) for mask in given), strict=True))
+        )
+        return merge([self._pass(draw, 1, part) for part in parts])
+
+    def _pass(self, draw: DrawMask, copies: int, given: Any) -> Trajectory:
+        trajectory = Trajectory(
+            noise=Noise(copies=copies), given=given, label=tree.repeat(self.label, copies)
+        )
+        output = logits_of(self.runner.run(draw, trajectory))
+        trajectory.log_likelihood = self.model.likelihood.log_prob(
+            output, tree.repeat(self.target, copies)
+        )
+        return trajectory
+
+
+def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
+    """One seed per draw. The global random state is read, not moved."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+    seeds: list[int] = torch.randint(
+        _SEED_LIMIT, (count,), generator=generator, device=generator.device
+    ).tolist()
+    return seeds
+
+
+def _outer(key: str) -> str:
+    head, _, rest = key.partition(".")
+    return rest if head == "backbone" else f"{PREFIX}.{key}"
+
+
+def _inner(key: str) -> str:
+    head, _, rest = key.partition(".")
+    return rest if head == PREFIX else f"backbone.{key}"

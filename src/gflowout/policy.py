@@ -1,0 +1,137 @@
+"""Mask distributions and the small networks that parametrise them.
+
+A site's mask is a vector of independent Bernoulli units given the generator's inputs; dependence
+between sites comes from conditioning on earlier masks. Everything is kept as logits, so that
+log-probabilities come from log-sigmoid and never from the log of a clamped probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def logit(probability: float) -> float:
+    """Log-odds of a probability.
+
+    Examples:
+        >>> logit(0.5)
+        0.0
+    """
+    return math.log(probability) - math.log1p(-probability)
+
+
+def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
+    r"""Log-probability of masks under independent Bernoulli units.
+
+    .. math:: \log q(z) = \sum_j z_j \log \pi_j + (1 - z_j) \log (1 - \pi_j),
+              \qquad \pi = \mathrm{sigmoid}(\text{logits})
+
+    Args:
+        mask: [..., units] of 0 and 1; 1 keeps a unit.
+        logits: Log-odds of keeping a unit, broadcastable to ``mask``.
+
+    Returns:
+        [...].
+
+    Examples:
+        >>> log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2)).exp()
+        tensor(0.2500)
+    """
+    # log pi = logsigmoid(a) and log(1 - pi) = logsigmoid(a) - a, so one softplus serves both.
+    return (F.logsigmoid(logits) - (1 - mask) * logits).sum(-1)
+
+
+def draw(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Masks with log-odds ``logits`` from uniform random numbers of the masks' shape.
+
+    Examples:
+        >>> draw(torch.zeros(3), torch.tensor([0.1, 0.6, 0.4]))
+        tensor([1., 0., 1.])
+    """
+    return (uniform < torch.sigmoid(logits)).to(logits.dtype)
+
+
+def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | None) -> Tensor:
+    """Logits of the training policy: tempered towards the prior, with random masks mixed in.
+
+    Tempering and random masks are centred on the prior's keep rate. At a keep rate of 0.5 this is
+    the paper's policy; at any other, the uncentred form would drag masks back to 0.5.
+
+    Args:
+        logits: [batch, units] of the untempered policy.
+        centre: Log-odds of the prior's keep rate.
+        temperature: Divides the distance from ``centre``.
+        random: [batch] of bool: rows that take the prior instead, or ``None`` for no row.
+
+    Examples:
+        >>> explore(torch.tensor([[2.0]]), centre=0.0, temperature=2.0, random=None)
+        tensor([[1.]])
+    """
+    if temperature != 1:
+        logits = centre + (logits - centre) / temperature
+    if random is not None:
+        logits = torch.where(random.unsqueeze(-1), logits.new_full((), centre), logits)
+    return logits
+
+
+class MaskGenerator(nn.Module):
+    """Logits of one site's mask from several inputs, each with a small encoder of its own.
+
+    Separate encoders keep a short input (a label) from being drowned by a long one (an
+    activation). Inputs of size 0 are left out; with none left, the logits are plain parameters.
+
+    Args:
+        inputs: Size of each input.
+        units: Units of the site.
+        hidden: Widths: the first is that of every encoder, the rest join them. Empty for a
+            linear map.
+        start: Log-odds that every unit starts with, whatever the inputs.
+
+    Examples:
+        >>> generator = MaskGenerator([4, 2], units=3, hidden=(8, 8), start=0.5)
+        >>> generator(torch.randn(5, 4), torch.randn(5, 2)).detach().unique()
+        tensor([0.5000])
+    """
+
+    def __init__(
+        self, inputs: Sequence[int], units: int, hidden: Sequence[int], start: float
+    ) -> None:
+        super().__init__()
+        sizes = [size for size in inputs if size]
+        self.start = start
+        self._shown = f"inputs={sizes}, units={units}, hidden={tuple(hidden)}"
+        width = sum(sizes)
+        self.encoders = nn.ModuleList()
+        if hidden and sizes:
+            self.encoders.extend(_layer(size, hidden[0]) for size in sizes)
+            width = hidden[0] * len(sizes)
+        joined: list[nn.Module] = []
+        for size in hidden[1:] if sizes else ():
+            joined.append(_layer(width, size))
+            width = size
+        self.join = nn.Sequential(*joined)
+        self.weight = nn.Parameter(torch.zeros(units, width)) if width else None
+        self.bias = nn.Parameter(torch.zeros(units))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Map inputs of shape [batch, size] to logits [batch, units] ([1, units] without any)."""
+        present = [value for value in inputs if value.shape[-1]]
+        if self.weight is None:
+            return (self.bias + self.start).unsqueeze(0)
+        if len(self.encoders):
+            present = [encode(value) for encode, value in zip(self.encoders, present, strict=True)]
+        joined = self.join(torch.cat(present, -1) if len(present) > 1 else present[0])
+        return F.linear(joined, self.weight, self.bias + self.start)
+
+    def __repr__(self) -> str:
+        """One line: a model has many of these."""
+        return f"{type(self).__name__}({self._shown})"
+
+
+def _layer(size: int, width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(size, width), nn.LeakyReLU(), nn.LayerNorm(width))

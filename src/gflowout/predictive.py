@@ -1,0 +1,146 @@
+"""The result of a prediction: samples, their mean, and uncertainty scores as methods.
+
+How the samples are drawn is the business of :mod:`gflowout.drawing`; the scores themselves are
+pure functions in :mod:`gflowout.uncertainty`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gflowout import uncertainty
+from gflowout.likelihoods import Gaussian, Likelihood
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """What a model predicts, one answer per drawn set of masks.
+
+    Scores have the shape of a label: [batch] for plain classification, [batch, tokens] for
+    tagging, [batch, labels] for several labels, [batch, dim] for regression.
+
+    Attributes:
+        outputs: Raw outputs of the backbone, [samples, batch, ...].
+        likelihood: What the outputs mean.
+        masks: The masks that were drawn, one [samples, batch, units] per site, if asked for.
+
+    Examples:
+        >>> from gflowout import Categorical
+        >>> pred = Predictive(torch.zeros(20, 2, 4), Categorical(4))
+        >>> pred.mean
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+        >>> pred.mutual_information()
+        tensor([0., 0.])
+    """
+
+    outputs: Tensor
+    likelihood: Likelihood
+    masks: Sequence[Tensor] | None = None
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Probabilities (classes) or means (regression), [samples, batch, ...]."""
+        return self.likelihood.samples(self.outputs)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Average over the samples of the probabilities (never of the logits), or of the means."""
+        return self.samples.mean(0)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log of the average likelihood of labels, [batch]; its negative mean is the NLL.
+
+        Args:
+            y: Labels, as in training.
+        """
+        target = self.likelihood.target(y)
+        scores = torch.stack([self.likelihood.log_prob(output, target) for output in self.outputs])
+        return scores.logsumexp(0) - math.log(len(scores))
+
+    def entropy(self) -> Tensor:
+        """Total uncertainty; see :func:`gflowout.uncertainty.predictive_entropy`."""
+        return uncertainty.predictive_entropy(self._probabilities("entropy"))
+
+    def expected_entropy(self) -> Tensor:
+        """Noise in the data; see :func:`gflowout.uncertainty.expected_entropy`."""
+        return uncertainty.expected_entropy(self._probabilities("expected_entropy"))
+
+    def mutual_information(self) -> Tensor:
+        """Disagreement of the masks; see :func:`gflowout.uncertainty.mutual_information`."""
+        return uncertainty.mutual_information(self._probabilities("mutual_information"))
+
+    def max_probability(self) -> Tensor:
+        """Confidence in the predicted class; see :func:`gflowout.uncertainty.max_probability`."""
+        return uncertainty.max_probability(self._probabilities("max_probability"))
+
+    def dempster_shafer(self, combine: Literal["logits", "draws"] = "logits") -> Tensor:
+        """Lack of evidence for any class; see :func:`gflowout.uncertainty.dempster_shafer`.
+
+        Args:
+            combine: Score the mean logits, or average the score over the draws.
+        """
+        if isinstance(self.likelihood, Gaussian):
+            raise self._not_for("dempster_shafer")
+        return uncertainty.dempster_shafer(self.likelihood.class_logits(self.outputs), combine)
+
+    def variance(self) -> Tensor:
+        """Variance of the probabilities, summed over classes; total variance in regression."""
+        if isinstance(self.likelihood, Gaussian):
+            return uncertainty.total_variance(self.samples, self._noise)
+        return uncertainty.variance(self._probabilities("variance"))
+
+    def aleatoric_variance(self) -> Tensor:
+        """Noise variance, in regression."""
+        self._regression("aleatoric_variance")
+        return uncertainty.aleatoric_variance(self._noise)
+
+    def epistemic_variance(self) -> Tensor:
+        """Variance of the means between the masks, in regression."""
+        self._regression("epistemic_variance")
+        return uncertainty.epistemic_variance(self.samples)
+
+    def quantile(self, probability: float) -> Tensor:
+        """Quantile of the predictive distribution, in regression.
+
+        Args:
+            probability: Between 0 and 1, both excluded.
+        """
+        self._regression("quantile")
+        return uncertainty.gaussian_mixture_quantile(self.samples, self._noise, probability)
+
+    def __repr__(self) -> str:
+        """Show counts and shapes, not the numbers."""
+        masks = "" if self.masks is None else f", masks at {len(self.masks)} sites"
+        shape = list(self.mean.shape)
+        return f"Predictive({len(self.outputs)} samples, mean {shape}, {self.likelihood}{masks})"
+
+    @property
+    def _noise(self) -> Tensor:
+        assert isinstance(self.likelihood, Gaussian)
+        return self.likelihood.moments(self.outputs)[1].exp()
+
+    def _probabilities(self, score: str) -> Tensor:
+        if isinstance(self.likelihood, Gaussian):
+            raise self._not_for(score)
+        return self.likelihood.class_logits(self.outputs).softmax(-1)
+
+    def _regression(self, score: str) -> None:
+        if not isinstance(self.likelihood, Gaussian):
+            raise TypeError(
+                f"{score}() is for regression (Gaussian); for {self.likelihood} use variance(), "
+                "entropy() or mutual_information()"
+            )
+
+    def _not_for(self, score: str) -> TypeError:
+        return TypeError(
+            f"{score}() is for classes; for {self.likelihood} use variance(), "
+            "epistemic_variance(), aleatoric_variance() or quantile()"
+        )

@@ -1,0 +1,282 @@
+"""Mask sites in any ``nn.Module``: find them by name, learn their shapes, mask them in a pass.
+
+A site is a submodule whose output is multiplied by a mask, or the backbone's input. Hooks exist
+only while a pass runs, so a backbone at rest is untouched: it can be copied, pickled, unwrapped
+or called on its own. This file does not know where masks come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from gflowout import tree
+from gflowout.checks import suggest
+
+INPUT = "input"
+"""The site name that stands for the backbone's own input."""
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+SiteNames = Sequence[str] | Mapping[str, int | None] | None
+Visit = Callable[[int, Tensor], Tensor]
+"""``visit(site index, activation) -> mask``, of shape [batch, units] or [1, units]."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in the backbone that is masked.
+
+    Attributes:
+        name: Name of the submodule, or ``"input"``.
+        units: Number of units that a mask switches: features or channels.
+        axis: Axis of the units in the activation.
+        rank: Number of axes of the activation.
+        batch_axis: Axis of the batch in the activation: 0, or 1 for sequence-first modules.
+        rate: Drop rate of the ``nn.Dropout`` that stood here, if one did.
+
+    Examples:
+        >>> Site("conv1", units=8, axis=1, rank=4)
+        Site(name='conv1', units=8, axis=1, rank=4, batch_axis=0, rate=None)
+    """
+
+    name: str
+    units: int
+    axis: int
+    rank: int
+    batch_axis: int = 0
+    rate: float | None = None
+
+    def pool(self, activation: Tensor) -> Tensor:
+        """Average an activation over every axis but batch and units: [batch, units]."""
+        others = [axis for axis in range(self.rank) if axis not in (self.batch_axis, self.axis)]
+        return activation.mean(others) if others else activation
+
+    def spread(self, mask: Tensor) -> Tensor:
+        """View a [batch or 1, units] mask so that it broadcasts against the activation."""
+        if self.rank == 2:
+            return mask
+        shape = [1] * self.rank
+        shape[self.batch_axis], shape[self.axis] = mask.shape
+        return mask.reshape(shape)
+
+    def check(self, activation: Tensor) -> None:
+        """Raise a ``ValueError`` if an activation is not of the shape that was learned."""
+        shape = tuple(activation.shape)
+        if activation.dim() != self.rank or shape[self.axis] != self.units:
+            raise ValueError(
+                f"site {self.name!r} changed its shape: got {list(shape)}, expected {self.rank} "
+                f"axes with {self.units} units on axis {self.axis}, as in `example`"
+            )
+
+
+def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
+    """Resolve names and glob patterns to submodule names, each with the axis of its units.
+
+    Args:
+        backbone: The module to search.
+        sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
+            to the axis of the units, for shapes that cannot be told apart; or ``None`` for every
+            ``nn.Dropout*``.
+
+    Returns:
+        Axis, or ``None`` where it is to be learned, by name.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+        >>> find(net, None)
+        {'2': None}
+        >>> find(net, ["[01]"])
+        {'0': None, '1': None}
+    """
+    modules = {name: module for name, module in backbone.named_modules() if name}
+    if sites is None:
+        found = {name: None for name, module in modules.items() if isinstance(module, DROPOUTS)}
+        if not found:
+            raise ValueError(
+                "sites=None turns every nn.Dropout* of the backbone into a site, but it has none; "
+                f"name the submodules whose output is to be masked: {_listed(modules)}"
+            )
+        return found  # type: ignore[return-value]
+    if isinstance(sites, str) or not isinstance(sites, Sequence | Mapping):
+        raise TypeError(
+            f"sites must be a list of submodule names or patterns, got {sites!r}; "
+            f"write sites=[{sites!r}]"
+            if isinstance(sites, str)
+            else f"sites must be a list of submodule names, a mapping from names to the axis of "
+            f"their units, or None, got {type(sites).__name__}"
+        )
+    if not sites:
+        raise ValueError("sites is empty: name at least one submodule, or pass None")
+    resolved: dict[str, int | None] = {}
+    for pattern in sites:
+        if not isinstance(pattern, str):
+            raise TypeError(f"sites must hold strings, got {pattern!r}")
+        axis = sites[pattern] if isinstance(sites, Mapping) else None
+        if pattern == INPUT or pattern in modules:
+            resolved[pattern] = axis
+            continue
+        matches = [
+            name
+            for name, module in modules.items()
+            if fnmatch.fnmatchcase(name, pattern) and not isinstance(module, _CONTAINERS)
+        ]
+        if not matches:
+            raise ValueError(
+                f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}"
+                f"{suggest(pattern, modules)}; it has {_listed(modules)}"
+            )
+        resolved |= dict.fromkeys(matches, axis)
+    return resolved
+
+
+class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
+    """Applies ``visit`` at every site while the backbone runs inside the ``with`` block.
+
+    Hooks act only in the thread that opened the block, so several threads can predict with one
+    model at the same time. On a clean exit, a site that did not run is an error.
+
+    Args:
+        backbone: The module that holds the sites.
+        sites: In execution order.
+        visit: Gives the mask for a site's activation.
+    """
+
+    def __init__(self, backbone: nn.Module, sites: Sequence[Site], visit: Visit) -> None:
+        self._backbone = backbone
+        self._sites = sites
+        self._visit = visit
+        self._done = 0
+        self._thread = threading.get_ident()
+        self._handles: list[RemovableHandle] = []
+        self._resting: list[nn.Module] = []
+        self._fastpath = False
+
+    def __enter__(self) -> MaskedPass:
+        for index, site in enumerate(self._sites):
+            if site.name == INPUT:
+                hook = self._input_hook(index)
+                self._handles.append(
+                    self._backbone.register_forward_pre_hook(hook, with_kwargs=True)
+                )
+                continue
+            module = self._backbone.get_submodule(site.name)
+            if isinstance(module, DROPOUTS) and module.training:
+                module.training = False  # our mask stands in for its own
+                self._resting.append(module)
+            self._handles.append(module.register_forward_hook(self._output_hook(index)))
+        # The fused path of nn.TransformerEncoder calls no submodule and would skip the masks.
+        self._fastpath = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for module in self._resting:
+            module.training = True
+        torch.backends.mha.set_fastpath_enabled(self._fastpath)
+        if error is None and self._done < len(self._sites):
+            raise ValueError(
+                f"site {self._sites[self._done].name!r} did not run in the forward pass"
+            )
+
+    def _output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return None
+            activation = main_tensor(output, self._sites[index].name)
+            return replace_main(output, self._mask(index, activation))
+
+        return hook
+
+    def _input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return None
+            path, activation = input_tensor(args, kwargs)
+            masked = self._mask(index, activation)
+            return tree.map_tensors(
+                lambda at, tensor: masked if at == path else tensor, (args, kwargs)
+            )
+
+        return hook
+
+    def _mask(self, index: int, activation: Tensor) -> Tensor:
+        site = self._sites[index]
+        if index < self._done:
+            raise ValueError(
+                f"site {site.name!r} ran twice in one forward pass: give each place a submodule of "
+                "its own (an nn.Identity will do) and name those"
+            )
+        if index > self._done:
+            raise ValueError(
+                f"site {self._sites[self._done].name!r} did not run before {site.name!r}, as it "
+                "did with `example`: sites must run in the same order in every pass"
+            )
+        site.check(activation)
+        self._done += 1
+        return activation * site.spread(self._visit(index, activation))
+
+
+def main_tensor(output: Any, name: str) -> Tensor:
+    """Return the tensor that a site masks: the output itself, or the first item of a tuple."""
+    value = output[0] if isinstance(output, tuple | list) and output else output
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"site {name!r} must give a tensor, or a tuple that starts with one, "
+            f"got {type(output).__name__}"
+        )
+    if not value.is_floating_point():
+        raise TypeError(f"site {name!r} must give a floating-point tensor, got {value.dtype}")
+    return value
+
+
+def replace_main(output: Any, value: Tensor) -> Any:
+    """Return ``output`` with ``value`` where :func:`main_tensor` found its tensor."""
+    if isinstance(output, Tensor):
+        return value
+    if hasattr(output, "_replace"):
+        return output._replace(**{output._fields[0]: value})
+    return type(output)([value, *output[1:]])
+
+
+def input_tensor(args: Any, kwargs: Any) -> tuple[str, Tensor]:
+    """Return path and value of the first floating-point tensor among a call's arguments."""
+    for path, tensor in tree.tensors((args, kwargs)):
+        if tensor.is_floating_point():
+            return path, tensor
+    raise TypeError('site "input" needs a floating-point tensor among the inputs, found none')
+
+
+@contextlib.contextmanager
+def evaluating(backbone: nn.Module) -> Iterator[None]:
+    """Put a module in eval mode without calling its ``train`` methods, and back again."""
+    trained = [module for module in backbone.modules() if module.training]
+    for module in trained:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in trained:
+            module.training = True
+
+
+def _listed(names: Mapping[str, Any], most: int = 12) -> str:
+    shown = ", ".join(repr(name) for name in list(names)[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,141 @@
+"""What one forward pass draws: masks and their log-probabilities, site after site.
+
+A trajectory is filled by a method while the backbone runs and read by it afterwards. It does not
+know how masks are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+class Noise:
+    """Uniform random numbers that do not depend on how draws are split into passes.
+
+    Args:
+        generators: One per copy of the batch in the pass, or ``None`` for PyTorch's own state.
+        copies: Copies of the batch in the pass.
+
+    Examples:
+        >>> both = Noise([torch.Generator().manual_seed(seed) for seed in (1, 2)])
+        >>> second = Noise([torch.Generator().manual_seed(2)])
+        >>> like = torch.zeros(())
+        >>> torch.equal(both.uniform(3, 4, like)[3:], second.uniform(3, 4, like))
+        True
+    """
+
+    def __init__(
+        self, generators: Sequence[torch.Generator] | None = None, copies: int = 1
+    ) -> None:
+        self.generators = generators
+        self.copies = copies if generators is None else len(generators)
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return [copies * rows, units] numbers in [0, 1), on the device and of the dtype of like.
+
+        Args:
+            rows: Rows per copy of the batch.
+            units: Columns.
+            like: Gives device and dtype.
+        """
+        if self.generators is None:
+            return torch.rand(self.copies * rows, units, device=like.device, dtype=like.dtype)
+        parts = [
+            torch.rand(rows, units, device=like.device, dtype=like.dtype, generator=generator)
+            for generator in self.generators
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+@dataclass
+class Trajectory:
+    """Masks of one pass, with what their method says of them.
+
+    A row is one drawn set of masks. Often each example has its own; where examples share masks,
+    ``index`` tells which row an example uses.
+
+    Attributes:
+        noise: Source of random numbers.
+        given: Masks to score instead of drawing, one [rows, units] per site.
+        label: Encoded labels, [batch, label size].
+        index: Row of every example, [batch]; ``None`` when row and example are the same, or when
+            one row serves all.
+        masks: One [rows, units] per site so far.
+        log_q: Log-probability of the masks under the posterior, [rows].
+        log_p: Log-probability of the masks under the prior, [rows].
+        log_z: Estimate of the log evidence, [rows].
+        log_likelihood: log p(y | x, z), [batch], once the pass is over.
+    """
+
+    noise: Noise = field(default_factory=Noise)
+    given: Sequence[Tensor] | None = None
+    label: Tensor | None = None
+    index: Tensor | None = None
+    masks: list[Tensor] = field(default_factory=list)
+    log_q: Tensor | None = None
+    log_p: Tensor | None = None
+    log_z: Tensor | None = None
+    log_likelihood: Tensor | None = None
+
+    @property
+    def copies(self) -> int:
+        """Copies of the batch in the pass."""
+        return self.noise.copies
+
+    def mask(self, site: int, draw: Callable[[], Tensor]) -> Tensor:
+        """Take the given mask of a site, or draw it, and keep it."""
+        mask = draw() if self.given is None else self.given[site]
+        self.masks.append(mask)
+        return mask
+
+    def earlier(self, like: Tensor) -> Tensor:
+        """Masks of all sites before this one, side by side: [rows, units so far]."""
+        if not self.masks:
+            return like.new_zeros(len(like), 0)
+        return torch.cat(self.masks, -1) if len(self.masks) > 1 else self.masks[0]
+
+    def add(self, log_q: Tensor, log_p: Tensor) -> None:
+        """Add one site's log-probabilities, [rows] each."""
+        self.log_q = log_q if self.log_q is None else self.log_q + log_q
+        self.log_p = log_p if self.log_p is None else self.log_p + log_p
+
+    def per_example(self, rows: Tensor) -> Tensor:
+        """Map a value per row to a value per example."""
+        return rows if self.index is None else rows[self.index]
+
+
+def known(value: Tensor | None) -> Tensor:
+    """Return a value that the pass must have set."""
+    assert value is not None
+    return value
+
+
+def merge(parts: Sequence[Trajectory]) -> Trajectory:
+    """Join the trajectories of several passes over the same batch into one, copy after copy."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(values: Sequence[Tensor | None]) -> Tensor | None:
+        present = [value for value in values if value is not None]
+        return torch.cat(present) if present else None
+
+    rows = len(parts[0].masks[0]) if parts[0].masks else 0
+    return Trajectory(
+        noise=Noise(copies=len(parts)),
+        label=join([part.label for part in parts]),
+        index=join(
+            [
+                None if part.index is None else part.index + number * rows
+                for number, part in enumerate(parts)
+            ]
+        ),
+        masks=[torch.cat(masks) for masks in zip(*(part.masks for part in parts), strict=True)],
+        log_q=join([part.log_q for part in parts]),
+        log_p=join([part.log_p for part in parts]),
+        log_z=join([part.log_z for part in parts]),
+        log_likelihood=join([part.log_likelihood for part in parts]),
+    )
