@@ -16,6 +16,7 @@ from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, Mult
 from gflowout.methods.base import Losses
 from gflowout.model import MaskedModel, unwrap, wrap
 from gflowout.predictive import Predictive
+from gflowout.serialization import load, save
 from gflowout.sites import Site
 
 __version__ = "0.1.0"
@@ -30,6 +31,8 @@ __all__ = [
     "MultiLabel",
     "Predictive",
     "Site",
+    "load",
+    "save",
     "unwrap",
     "wrap",
 ]

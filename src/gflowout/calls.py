@@ -85,7 +85,7 @@ class CallSpec:
         return tree.clone((args, kwargs)) if self.mutates else (args, kwargs)
 
     def batch_size(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> int | None:
-        """Return the size of a call's batch, or ``None`` if the example did not show where it is."""
+        """Return the size of a call's batch, or ``None`` if the example did not show it."""
         named = _named(backbone, args, kwargs)
         return next((len(named[path]) for path in self.batched if path in named), None)
 

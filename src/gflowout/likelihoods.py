@@ -176,7 +176,7 @@ class MultiLabel(Likelihood):
         labels: Number of labels.
 
     Examples:
-        >>> MultiLabel(2).log_prob(torch.zeros(1, 2), torch.tensor([[1, 0]])).exp()
+        >>> MultiLabel(2).log_prob(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])).exp()
         tensor([0.2500])
     """
 

@@ -23,6 +23,7 @@ def log_reward(log_likelihood: Tensor, log_prior: Tensor, beta: float = 1.0) -> 
         beta: Scale of the likelihood in the reward.
 
     Examples:
+        >>> import torch
         >>> log_reward(torch.tensor([-1.0]), torch.tensor([-2.0]))
         tensor([-3.])
     """
@@ -44,6 +45,7 @@ def trajectory_balance(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tens
         log_z: Estimate of the log evidence.
 
     Examples:
+        >>> import torch
         >>> trajectory_balance(torch.tensor([-2.0]), torch.tensor([-3.0]), torch.tensor([-1.0]))
         tensor([0.])
     """
@@ -66,6 +68,7 @@ def batch_log_z(log_q: Tensor, log_reward: Tensor) -> Tensor:
         [masks, ...], constant along axis 0.
 
     Examples:
+        >>> import torch
         >>> batch_log_z(torch.tensor([-1.0, -3.0]), torch.tensor([-5.0, -5.0]))
         tensor([-3., -3.])
     """

@@ -70,6 +70,7 @@ def repeat(tensor: Tensor, copies: int) -> Tensor:
     """Stack ``copies`` of a batch along its first axis: [B, ...] to [copies * B, ...].
 
     Examples:
+        >>> import torch
         >>> repeat(torch.tensor([1, 2]), 2)
         tensor([1, 2, 1, 2])
     """

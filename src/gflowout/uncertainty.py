@@ -184,8 +184,8 @@ def gaussian_mixture_quantile(means: Tensor, variances: Tensor, probability: flo
         middle = (low + high) / 2
         below = torch.special.ndtr((middle - means) / deviations).mean(0) < probability
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    middle: Tensor = (low + high) / 2
-    return middle
+    quantile: Tensor = (low + high) / 2
+    return quantile
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

@@ -1,0 +1,233 @@
+"""Saving and loading: one safetensors file, its configuration as JSON in the header.
+
+Nothing is ever unpickled. A file is written beside its target and moved into place when complete;
+a file is checked as a whole before anything in memory changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from gflowout import checks
+from gflowout.calls import CallSpec
+from gflowout.likelihoods import LIKELIHOODS
+from gflowout.methods import METHODS
+from gflowout.model import MaskedModel, assemble
+from gflowout.sites import INPUT, Site
+
+FORMAT = 1
+"""Version of the file format; a file of another version is refused."""
+
+_KEY = "gflowout"
+
+
+def save(model: MaskedModel, path: str | os.PathLike[str]) -> None:
+    """Write a wrapped model to one file: all weights, method, options, sites and likelihood.
+
+    Args:
+        model: From :func:`gflowout.wrap`.
+        path: Where to; replaced if it exists, and only once the new file is complete.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> def build():
+        ...     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x = torch.randn(5, 4)
+        >>> model = gfo.wrap(build(), "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     gfo.save(model, f"{folder}/model.safetensors")
+        ...     loaded = gfo.load(f"{folder}/model.safetensors", build())
+        >>> torch.equal(loaded.predict(x).mean, model.predict(x).mean)
+        True
+    """
+    if not isinstance(model, MaskedModel):
+        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
+    if type(model.likelihood).__name__ not in LIKELIHOODS:
+        raise TypeError(
+            f"likelihood {type(model.likelihood).__name__} cannot be saved, only "
+            f"{', '.join(LIKELIHOODS)}"
+        )
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to save into")
+    if target.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    tensors = _tensors(model)
+    config = json.dumps(_config(model), allow_nan=False)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, name, metadata={_KEY: config})
+        with open(name, "rb+") as file:
+            os.fsync(file.fileno())
+        _share_mode(name)
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def load(path: str | os.PathLike[str], backbone: nn.Module) -> MaskedModel:
+    """Read a wrapped model: its weights go into ``backbone``, which is then wrapped.
+
+    Args:
+        path: A file written by :func:`save`.
+        backbone: A module of the same architecture as the one that was saved.
+
+    Returns:
+        The wrapped model, in the train or eval mode of ``backbone``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is truncated, of another version or not ours, or the backbone does
+            not fit. The backbone is unchanged then.
+    """
+    if not isinstance(backbone, nn.Module) or isinstance(backbone, MaskedModel):
+        raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
+    where = str(path)
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"path: there is no file {where!r}")
+    config, tensors = _read(where)
+    model = _build(where, config, backbone)
+    _compare(where, tensors, model)
+    model.load_state_dict(tensors)
+    return model
+
+
+def _config(model: MaskedModel) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "method": model.method.name,
+        "options": dataclasses.asdict(model.method.options),
+        "likelihood": type(model.likelihood).__name__,
+        "likelihood_options": model.likelihood.config(),
+        "sites": [dataclasses.asdict(site) for site in model.sites],
+        "spec": dataclasses.asdict(model.spec),
+        "validate": model.validate,
+    }
+
+
+def _tensors(model: MaskedModel) -> dict[str, Tensor]:
+    """State as contiguous tensors; those that share memory (tied weights) are written twice."""
+    seen: set[int] = set()
+    tensors = {}
+    for key, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
+        shared = value.numel() > 0 and value.untyped_storage().data_ptr() in seen
+        seen.add(value.untyped_storage().data_ptr())
+        tensors[key] = value.clone().contiguous() if shared else value.contiguous()
+    return tensors
+
+
+def _read(where: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(where, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _KEY not in metadata:
+                raise ValueError(f"{where!r} was not written by gflowout.save")
+            config = _parse(where, metadata[_KEY])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{where!r} is truncated or not a safetensors file: {error}") from error
+    return config, tensors
+
+
+def _parse(where: str, text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where!r} has a damaged configuration: {error}") from error
+    version = config.get("format") if isinstance(config, dict) else None
+    if version != FORMAT:
+        raise ValueError(
+            f"{where!r} has format version {version!r}, this gflowout reads version {FORMAT}"
+        )
+    return dict(config)
+
+
+def _build(where: str, config: dict[str, Any], backbone: nn.Module) -> MaskedModel:
+    """Assemble the model; every value of the configuration is checked by what takes it."""
+    try:
+        method = METHODS[checks.choice("method", config["method"], METHODS)]
+        kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
+        options = method.Options.build(method.name, None, _tuples(config["options"]))
+        likelihood = kind(**config["likelihood_options"])
+        sites = [Site(**_checked_site(site)) for site in config["sites"]]
+        spec = CallSpec(**_tuples(config["spec"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{where!r} has a damaged configuration: {error}") from error
+    names = dict(backbone.named_modules())
+    for site in sites:
+        if site.name != INPUT and site.name not in names:
+            raise ValueError(
+                f"the backbone ({type(backbone).__name__}) has no submodule {site.name!r}, which "
+                f"is a site of {where!r}: it is of another architecture"
+            )
+    with torch.random.fork_rng(devices=[]):
+        return assemble(
+            backbone, method.name, sites, likelihood, spec, options, bool(config.get("validate"))
+        )
+
+
+def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
+    for name in ("units", "rank"):
+        checks.integer(f"site {name}", site[name], low=1)
+    for name in ("axis", "batch_axis"):
+        checks.integer(f"site {name}", site[name], low=0)
+        if site[name] >= site["rank"]:
+            raise ValueError(f"site {name} must be below rank {site['rank']}, got {site[name]}")
+    if not isinstance(site["name"], str):
+        raise TypeError(f"site name must be a string, got {site['name']!r}")
+    return site
+
+
+def _compare(where: str, tensors: dict[str, Tensor], model: MaskedModel) -> None:
+    """Raise unless the file has exactly the model's tensors, before any is copied."""
+    expected = model.state_dict()
+    backbone = type(model.backbone).__name__
+    for problem, keys in (
+        ("lacks", expected.keys() - tensors.keys()),
+        ("has, beyond the backbone's,", tensors.keys() - expected.keys()),
+    ):
+        if keys:
+            listed = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            raise ValueError(
+                f"{where!r} does not fit the backbone ({backbone}): it {problem} {len(keys)} "
+                f"tensors: {listed}"
+            )
+    for key, tensor in tensors.items():
+        if tensor.shape != expected[key].shape:
+            raise ValueError(
+                f"{where!r} does not fit the backbone ({backbone}): {key!r} has shape "
+                f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
+            )
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where the configuration has tuples."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
+
+
+def _share_mode(name: str) -> None:
+    """Give a temporary file the permissions of an ordinary new one."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(name, 0o666 & ~mask)
