@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -160,9 +161,9 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
         self._thread = threading.get_ident()
         self._handles: list[RemovableHandle] = []
         self._resting: list[nn.Module] = []
-        self._fastpath = False
 
     def __enter__(self) -> MaskedPass:
+        dropouts = []
         for index, site in enumerate(self._sites):
             if site.name == INPUT:
                 hook = self._input_hook(index)
@@ -171,13 +172,11 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
                 )
                 continue
             module = self._backbone.get_submodule(site.name)
-            if isinstance(module, DROPOUTS) and module.training:
-                module.training = False  # our mask stands in for its own
-                self._resting.append(module)
+            if isinstance(module, DROPOUTS):
+                dropouts.append(module)
             self._handles.append(module.register_forward_hook(self._output_hook(index)))
-        # The fused path of nn.TransformerEncoder calls no submodule and would skip the masks.
-        self._fastpath = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
+        self._resting = _held.rest(dropouts)  # our masks stand in for their own
+        _held.stop_fastpath()
         return self
 
     def __exit__(
@@ -188,9 +187,8 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        for module in self._resting:
-            module.training = True
-        torch.backends.mha.set_fastpath_enabled(self._fastpath)
+        _held.wake(self._resting)
+        _held.allow_fastpath()
         if error is None and self._done < len(self._sites):
             raise ValueError(
                 f"site {self._sites[self._done].name!r} did not run in the forward pass"
@@ -231,7 +229,7 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
             )
         site.check(activation)
         self._done += 1
-        return activation * site.spread(self._visit(index, activation))
+        return activation * site.spread(self._visit(index, activation)).to(activation.dtype)
 
 
 def main_tensor(output: Any, name: str) -> Tensor:
@@ -267,14 +265,61 @@ def input_tensor(args: Any, kwargs: Any) -> tuple[str, Tensor]:
 @contextlib.contextmanager
 def evaluating(backbone: nn.Module) -> Iterator[None]:
     """Put a module in eval mode without calling its ``train`` methods, and back again."""
-    trained = [module for module in backbone.modules() if module.training]
-    for module in trained:
-        module.training = False
+    resting = _held.rest(backbone.modules())
     try:
         yield
     finally:
-        for module in trained:
-            module.training = True
+        _held.wake(resting)
+
+
+class _Held:
+    """State outside a pass that passes change while they run, in any number of threads.
+
+    The first pass in changes it and the last one out restores it, so that a thread that is done
+    does not disturb one that is still running.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._resting: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._passes = 0
+        self._fastpath = True
+
+    def rest(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
+        """Put modules in eval mode, one by one; return those that :meth:`wake` is to restore."""
+        with self._lock:
+            taken = [module for module in modules if module.training or module in self._resting]
+            for module in taken:
+                self._resting[module] = self._resting.get(module, 0) + 1
+                module.training = False
+        return taken
+
+    def wake(self, modules: Iterable[nn.Module]) -> None:
+        """Put modules back in train mode unless another pass still needs them at rest."""
+        with self._lock:
+            for module in modules:
+                self._resting[module] -= 1
+                if self._resting[module] == 0:
+                    del self._resting[module]
+                    module.training = True
+
+    def stop_fastpath(self) -> None:
+        """Keep nn.TransformerEncoder off its fused path, which calls no submodule: no masks."""
+        with self._lock:
+            if self._passes == 0:
+                self._fastpath = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self._passes += 1
+
+    def allow_fastpath(self) -> None:
+        """Allow it again, as before, once no pass is left."""
+        with self._lock:
+            self._passes -= 1
+            if self._passes == 0:
+                torch.backends.mha.set_fastpath_enabled(self._fastpath)
+
+
+_held = _Held()
 
 
 def _listed(names: Mapping[str, Any], most: int = 12) -> str:
