@@ -35,17 +35,20 @@ class Noise:
         self.copies = copies if generators is None else len(generators)
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
-        """Return [copies * rows, units] numbers in [0, 1), on the device and of the dtype of like.
+        """Return [copies * rows, units] numbers in [0, 1), on the device of ``like``.
+
+        Always in single precision: half would be too coarse, and one seed gives one set of masks
+        whatever the precision of the model.
 
         Args:
             rows: Rows per copy of the batch.
             units: Columns.
-            like: Gives device and dtype.
+            like: Gives the device.
         """
         if self.generators is None:
-            return torch.rand(self.copies * rows, units, device=like.device, dtype=like.dtype)
+            return torch.rand(self.copies * rows, units, device=like.device, dtype=torch.float32)
         parts = [
-            torch.rand(rows, units, device=like.device, dtype=like.dtype, generator=generator)
+            torch.rand(rows, units, device=like.device, dtype=torch.float32, generator=generator)
             for generator in self.generators
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
