@@ -100,7 +100,7 @@ class Categorical(Likelihood):
         _last_axis(self, output, self.classes)
         _shapes(self, output.shape[:-1], target)
         known = self._known(target)
-        log_probabilities = F.log_softmax(output.float(), -1)
+        log_probabilities = F.log_softmax(_precise(output), -1)
         scores = log_probabilities.gather(-1, known.unsqueeze(-1)).squeeze(-1)
         if self.ignore_index is not None:
             scores = scores * (target != self.ignore_index)
@@ -115,11 +115,12 @@ class Categorical(Likelihood):
 
     def samples(self, output: Tensor) -> Tensor:
         """Class probabilities."""
-        return output.float().softmax(-1)
+        _last_axis(self, output, self.classes)
+        return _precise(output).softmax(-1)
 
     def class_logits(self, output: Tensor) -> Tensor:
         """The output itself."""
-        return output.float()
+        return _precise(output)
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
@@ -158,7 +159,7 @@ class Binary(Likelihood):
 
     def samples(self, output: Tensor) -> Tensor:
         """Probability of a yes."""
-        return _squeeze(output).float().sigmoid()
+        return _precise(_squeeze(output)).sigmoid()
 
     def class_logits(self, output: Tensor) -> Tensor:
         """Logits of no and yes, half of the log-odds each way."""
@@ -201,7 +202,8 @@ class MultiLabel(Likelihood):
 
     def samples(self, output: Tensor) -> Tensor:
         """Probability of a yes, per label."""
-        return output.float().sigmoid()
+        _last_axis(self, output, self.labels)
+        return _precise(output).sigmoid()
 
     def class_logits(self, output: Tensor) -> Tensor:
         """Logits of no and yes, half of the log-odds each way, per label."""
@@ -273,9 +275,9 @@ class Gaussian(Likelihood):
             output = output.unsqueeze(-1)
         _last_axis(self, output, self.dim * (2 if self.heteroscedastic else 1))
         if self.heteroscedastic:
-            mean, log_variance = output.float().chunk(2, -1)
+            mean, log_variance = _precise(output).chunk(2, -1)
             return mean, log_variance
-        return output.float(), self.log_variance.expand_as(output)
+        return _precise(output), _precise(self.log_variance).expand_as(output)
 
     def encode(self, target: Tensor) -> Tensor:
         """The labels themselves, averaged over any further axes."""
@@ -344,7 +346,13 @@ def _per_example(scores: Tensor) -> Tensor:
 
 
 def _bernoulli(output: Tensor, target: Tensor) -> Tensor:
-    return -F.binary_cross_entropy_with_logits(output.float(), target, reduction="none")
+    output = _precise(output)
+    return -F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
+
+
+def _precise(value: Tensor) -> Tensor:
+    """Single precision at least: log-likelihoods need it."""
+    return value if value.dtype == torch.float64 else value.float()
 
 
 def _squeeze(value: Tensor) -> Tensor:
@@ -352,5 +360,5 @@ def _squeeze(value: Tensor) -> Tensor:
 
 
 def _two_sided(log_odds: Tensor) -> Tensor:
-    half = log_odds.float() / 2
+    half = _precise(log_odds) / 2
     return torch.stack((-half, half), -1)

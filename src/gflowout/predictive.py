@@ -7,7 +7,7 @@ pure functions in :mod:`gflowout.uncertainty`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -48,7 +48,7 @@ class Predictive:
     @cached_property
     def samples(self) -> Tensor:
         """Probabilities (classes) or means (regression), [samples, batch, ...]."""
-        return self.likelihood.samples(self.outputs)
+        return self._per_output(self.likelihood.samples)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -89,7 +89,8 @@ class Predictive:
         """
         if isinstance(self.likelihood, Gaussian):
             raise self._not_for("dempster_shafer")
-        return uncertainty.dempster_shafer(self.likelihood.class_logits(self.outputs), combine)
+        logits = self._per_output(self.likelihood.class_logits)
+        return uncertainty.dempster_shafer(logits, combine)
 
     def variance(self) -> Tensor:
         """Variance of the probabilities, summed over classes; total variance in regression."""
@@ -125,12 +126,18 @@ class Predictive:
     @property
     def _noise(self) -> Tensor:
         assert isinstance(self.likelihood, Gaussian)
-        return self.likelihood.moments(self.outputs)[1].exp()
+        likelihood = self.likelihood
+        return self._per_output(lambda output: likelihood.moments(output)[1]).exp()
 
     def _probabilities(self, score: str) -> Tensor:
         if isinstance(self.likelihood, Gaussian):
             raise self._not_for(score)
-        return self.likelihood.class_logits(self.outputs).softmax(-1)
+        return self._per_output(self.likelihood.class_logits).softmax(-1)
+
+    def _per_output(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply what takes an output, [batch, ...], to all: a batch of one is no class axis."""
+        values = function(self.outputs.flatten(0, 1))
+        return values.reshape(*self.outputs.shape[:2], *values.shape[1:])
 
     def _regression(self, score: str) -> None:
         if not isinstance(self.likelihood, Gaussian):

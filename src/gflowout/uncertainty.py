@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gflowout import checks
+
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
     r"""Entropy of the average distribution, :math:`H[\frac1S \sum_s p_s]`: total uncertainty.
@@ -173,8 +175,7 @@ def gaussian_mixture_quantile(means: Tensor, variances: Tensor, probability: flo
         >>> gaussian_mixture_quantile(torch.zeros(1, 1), torch.ones(1, 1), 0.975)
         tensor([1.9600])
     """
-    if not 0 < probability < 1:
-        raise ValueError(f"probability must be in (0, 1), got {probability!r}")
+    checks.number("probability", probability, low=0, high=1, open_low=True, open_high=True)
     deviations = variances.sqrt()
     # Each component's own quantile brackets that of the mixture.
     standard = torch.special.ndtri(means.new_tensor(probability))
