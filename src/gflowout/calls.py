@@ -78,10 +78,13 @@ class CallSpec:
         if copies > 1:
             names = _named(backbone, args, kwargs)
             batched = {id(tensor) for path, tensor in names.items() if path in self.batched}
-            return tree.map_tensors(
-                lambda _, tensor: tree.repeat(tensor, copies) if id(tensor) in batched else tensor,
-                (args, kwargs),
-            )
+
+            def fold(_: str, tensor: Tensor) -> Tensor:
+                if id(tensor) in batched:
+                    return tree.repeat(tensor, copies)
+                return tensor.clone() if self.mutates else tensor
+
+            return tree.map_tensors(fold, (args, kwargs))
         return tree.clone((args, kwargs)) if self.mutates else (args, kwargs)
 
     def batch_size(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> int | None:
@@ -90,8 +93,10 @@ class CallSpec:
         return next((len(named[path]) for path in self.batched if path in named), None)
 
     def can_fold(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> bool:
-        """Tell whether this call has only arguments that the example had."""
-        return self.foldable and _named(backbone, args, kwargs).keys() <= self.shapes.keys()
+        """Tell whether this call has only arguments that the example had, of one batch size."""
+        named = _named(backbone, args, kwargs)
+        sizes = {_first(named[path]) for path in self.batched if path in named}
+        return self.foldable and len(sizes) == 1 and named.keys() <= self.shapes.keys()
 
     def check(self, args: Args, kwargs: Kwargs) -> None:
         """Raise if a call has no tensor, a NumPy array, or an empty batch."""
@@ -110,7 +115,9 @@ class CallSpec:
         if found[1].dim() and found[1].shape[0] == 0:
             raise ValueError(f"the batch is empty: got an input of shape {list(found[1].shape)}")
 
-    def explain(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> Exception | None:
+    def explain(
+        self, backbone: nn.Module, args: Args, kwargs: Kwargs, error: Exception
+    ) -> Exception | None:
         """After a failed pass, return a plain error if the arguments differ from the example."""
         for path, tensor in _named(backbone, args, kwargs).items():
             if path not in self.shapes:
@@ -124,7 +131,7 @@ class CallSpec:
                 expected = ["batch", *self.shapes[path][1:]]
                 return ValueError(
                     f"argument {path!r} has shape {list(tensor.shape)}, the backbone was wrapped "
-                    f"with [{', '.join(map(str, expected))}] and fails on this one"
+                    f"with [{', '.join(map(str, expected))}] and fails on this one: {error}"
                 )
         return None
 
@@ -176,8 +183,8 @@ def logits_of(output: Any) -> Tensor:
 
 def learn(
     backbone: nn.Module, names: Mapping[str, int | None], args: Args, kwargs: Kwargs
-) -> tuple[list[Site], CallSpec]:
-    """Run the example and return the sites in execution order and how to call the backbone."""
+) -> tuple[list[Site], CallSpec, Tensor]:
+    """Run the example; return the sites in execution order, how to call, and the output."""
     named = _named(backbone, args, kwargs)
     if not named:
         raise TypeError("example must hold at least one torch.Tensor")
@@ -186,7 +193,7 @@ def learn(
     versions = {path: _version(tensor) for path, tensor in copied.items()}
     try:
         trace = _trace(backbone, names, *pristine)
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:
         if str(error).startswith(("site ", "the backbone must")):
             raise
         raise ValueError(
@@ -202,20 +209,23 @@ def learn(
                 else f"site {name!r} ran {trace.runs[name]} times in the forward pass of "
                 "`example`: give each place a submodule of its own and name those"
             )
-    sites = [_site(name, shape, axis, batch, backbone) for name, shape, axis in trace.sites]
     batched = tuple(path for path, tensor in named.items() if _first(tensor) == batch)
-    foldable, fixed, unfoldable = _try_fold(backbone, batched, trace, args, kwargs)
+    doubled = _double(backbone, batched, trace, args, kwargs)
+    fixed, unfoldable = _compare(trace, doubled)
+    sites = [
+        _site(name, shape, axis, batch, backbone, doubled) for name, shape, axis in trace.sites
+    ]
     spec = CallSpec(
         shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
         floating={path: tensor.is_floating_point() for path, tensor in named.items()},
         batched=batched,
-        foldable=foldable,
+        foldable=doubled is not None,
         fixed=fixed,
         unfoldable=unfoldable,
         mutates=mutates,
         footprint=max(trace.largest // max(batch, 1), 1),
     )
-    return sites, spec
+    return sites, spec, trace.output
 
 
 class _Trace:
@@ -234,6 +244,7 @@ def _trace(
 ) -> _Trace:
     trace = _Trace()
     units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
+    follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
 
     def record(name: str, activation: Tensor) -> None:
         trace.runs[name] = trace.runs.get(name, 0) + 1
@@ -241,11 +252,18 @@ def _trace(
         if axis is None and units is not None and activation.dim() > 2:
             known, size = units
             axis = known if activation.shape[known] == size else None
+            square = activation.dim() == 3 and activation.shape[1] == activation.shape[2]
+            if axis == 1 and square and activation is not follows:
+                raise ValueError(
+                    f"site {name!r} gives shape {list(activation.shape)}, in which axes 1 and 2 "
+                    "are of one size: say which holds the units, as in "
+                    f"sites={{{name!r}: 2}}"
+                )
         trace.sites.append((name, tuple(activation.shape), axis))
 
     def hook_for(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            nonlocal units
+            nonlocal units, follows
             found = [tensor for _, tensor in tree.tensors(output)]
             trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in found)
             trace.largest = max([trace.largest, *(tensor.numel() for tensor in found)])
@@ -254,6 +272,10 @@ def _trace(
                     units = (1, found[0].shape[1])
                 elif isinstance(module, _FEATURES_LAST):
                     units = (-1, found[0].shape[-1])
+                chained = follows is not None and len(args) == 1 and args[0] is follows
+                same = chained and found[0].shape == args[0].shape
+                if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
+                    follows = found[0]
             if name in names:
                 record(name, main_tensor(output, name))
 
@@ -286,7 +308,12 @@ def _quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _site(
-    name: str, shape: tuple[int, ...], axis: int | None, batch: int, backbone: nn.Module
+    name: str,
+    shape: tuple[int, ...],
+    axis: int | None,
+    batch: int,
+    backbone: nn.Module,
+    doubled: _Trace | None,
 ) -> Site:
     rank = len(shape)
     if rank < 2:
@@ -301,6 +328,10 @@ def _site(
     module = None if name == INPUT else backbone.get_submodule(name)
     sequence_first = getattr(module, "batch_first", True) is False
     candidates = [at for at in ((1, 0) if sequence_first else (0, 1)) if at != axis]
+    if doubled is not None and name in doubled.shapes:
+        # As many steps as examples look alike, but only the batch grows with the batch.
+        after = doubled.shapes[name][0]
+        candidates = [at for at in candidates if after[at] == 2 * shape[at]]
     batch_axis = next((at for at in candidates if shape[at] == batch), None)
     if batch_axis is None or (rank == 2 and batch_axis == 1):
         raise ValueError(
@@ -311,10 +342,10 @@ def _site(
     return Site(name, shape[axis], axis, rank, batch_axis, rate)
 
 
-def _try_fold(
+def _double(
     backbone: nn.Module, batched: Sequence[str], trace: _Trace, args: Args, kwargs: Kwargs
-) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-    """Run the example with its batch doubled and compare: the proof that folding is safe."""
+) -> _Trace | None:
+    """Run the example with its batch doubled; return the pass if it proves that folding is safe."""
     inputs = {id(tensor) for path, tensor in _named(backbone, args, kwargs).items()
               if path in batched}  # fmt: skip
     doubled = tree.map_tensors(
@@ -324,20 +355,28 @@ def _try_fold(
     try:
         second = _trace(backbone, {}, *doubled)
     except Exception:
-        return False, (), ()
+        return None
     expected = tree.repeat(trace.output, 2)
     if second.output.shape != expected.shape or not torch.allclose(
         second.output, expected, rtol=1e-3, atol=1e-4, equal_nan=True
     ):
-        return False, (), ()
-    fixed, unfoldable = [], []
+        return None
+    return second
+
+
+def _compare(trace: _Trace, doubled: _Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules whose output ignores the batch, and those that cannot be repeated."""
+    fixed: list[str] = []
+    unfoldable: list[str] = []
+    if doubled is None:
+        return (), ()
     for name, shapes in trace.shapes.items():
-        after = second.shapes.get(name)
+        after = doubled.shapes.get(name)
         if after == shapes:
             fixed.append(name)
         elif after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
             unfoldable.append(name)
-    return True, tuple(fixed), tuple(unfoldable)
+    return tuple(fixed), tuple(unfoldable)
 
 
 def _named(backbone: nn.Module, args: Args, kwargs: Kwargs) -> dict[str, Tensor]:

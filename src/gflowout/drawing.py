@@ -64,7 +64,7 @@ class Runner:
             with MaskedPass(self.backbone, self.sites, visit):
                 return self.backbone(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            plain = self.spec.explain(self.backbone, self.args, self.kwargs)
+            plain = self.spec.explain(self.backbone, self.args, self.kwargs, error)
             if plain is None:
                 raise
             raise plain from error
@@ -140,6 +140,36 @@ class Runner:
         return next(tensor.device for _, tensor in tree.tensors((self.args, self.kwargs)))
 
 
+class _Call:
+    """A call of a module that ended before the first mask, and what later passes do instead.
+
+    Attributes:
+        kept: A clone of its output.
+        how: ``"keep"`` hands it out; ``"clone"`` hands out a copy, since it is changed in place
+            later; ``"run"`` calls the module again; ``"enter"`` does so and stands in for the
+            modules inside it.
+    """
+
+    def __init__(self, args: Any) -> None:
+        self.kept: Any = None
+        self.how = "enter"
+        self._given = _versions(args)
+        self._used: list[tuple[Tensor, int]] = []
+
+    def finish(self, output: Any) -> None:
+        """Note the output, unless the module changed its arguments: later passes must, too."""
+        if not _changed(self._given):
+            self.kept, self.how, self._used = tree.clone(output), "keep", _versions(output)
+
+    def settle(self) -> None:
+        """At the end of the pass, see whether the output was changed after the call."""
+        if self.how == "keep" and _changed(self._used):
+            # A copy of an output that is (a view of) an argument would no longer follow it.
+            shared = _memory(self._given) & _memory(self._used)
+            self.kept, self.how = (None, "run") if shared else (self.kept, "clone")
+        self._given, self._used = [], []
+
+
 class Prefix:
     """Outputs of the modules that finish before the first mask, kept from the first pass on."""
 
@@ -147,10 +177,11 @@ class Prefix:
         self.active = active
         self._spec = spec
         self._thread = threading.get_ident()
-        self._records: list[tuple[str, Any, Any]] = []  # module, clone, what was handed out
-        self._queues: dict[str, list[tuple[Any, bool]]] | None = None
+        self._records: list[tuple[str, _Call]] = []
+        self._queues: dict[str, list[_Call]] | None = None
         self._positions: dict[str, int] = {}
         self._open = False
+        self._inside = False  # a module that runs again as a whole
         self._copies = 1
 
     def start(self, copies: int) -> None:
@@ -165,45 +196,49 @@ class Prefix:
             self._open = False
 
     def stop(self) -> None:
-        """End a pass; after the first, decide what can be handed out without a copy."""
+        """End a pass; after the first, decide what can be handed out and how."""
         if self.active and self._queues is None:
             self._queues = {}
-            for name, kept, used in self._records:
-                touched = any(
-                    tensor.is_inference() or tensor._version != version for tensor, version in used
-                )
-                self._queues.setdefault(name, []).append((kept, touched))
+            for name, call in self._records:
+                call.settle()
+                self._queues.setdefault(name, []).append(call)
             self._records = []
 
     def call(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Stand in for a module's ``forward``."""
-        if threading.get_ident() != self._thread:
+        if self._inside or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        kept = self._next(name)
-        if kept is not None:
-            return kept
-        before = len(self._records)
+        if self._open:
+            return self._record(name, forward, args, kwargs)
+        call = self._next(name)
+        if call is None or call.how == "enter":
+            return forward(*args, **kwargs)
+        if call.how == "run" or (self._copies > 1 and name in self._spec.unfoldable):
+            self._inside = True
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._inside = False
+        if self._copies > 1 and name not in self._spec.fixed:
+            return tree.map_tensors(lambda _, tensor: tree.repeat(tensor, self._copies), call.kept)
+        return tree.clone(call.kept) if call.how == "clone" else call.kept
+
+    def _record(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        call, before = _Call((args, kwargs)), len(self._records)
         output = forward(*args, **kwargs)
         if self._open:
-            # A module that is done covers all that ran inside it.
-            del self._records[before:]
-            used = [
-                (tensor, 0 if tensor.is_inference() else tensor._version)
-                for _, tensor in tree.tensors(output)
-            ]
-            self._records.append((name, tree.clone(output), used))
+            call.finish(output)
+            if call.how == "keep":
+                # A module that is done covers all that ran inside it.
+                del self._records[before:]
+            self._records.append((name, call))
         return output
 
-    def _next(self, name: str) -> Any:
+    def _next(self, name: str) -> _Call | None:
         queue = (self._queues or {}).get(name, [])
         position = self._positions.get(name, 0)
-        if position >= len(queue) or (self._copies > 1 and name in self._spec.unfoldable):
-            return None
         self._positions[name] = position + 1
-        kept, touched = queue[position]
-        if self._copies > 1 and name not in self._spec.fixed:
-            return tree.map_tensors(lambda _, tensor: tree.repeat(tensor, self._copies), kept)
-        return tree.clone(kept) if touched else kept
+        return queue[position] if position < len(queue) else None
 
 
 @contextmanager
@@ -252,6 +287,26 @@ def _stand_in(prefix: Prefix, name: str, forward: Callable[..., Any]) -> Callabl
         return prefix.call(name, forward, args, kwargs)
 
     return stand_in
+
+
+def _versions(value: Any) -> list[tuple[Tensor, int]]:
+    return [
+        (tensor, -1 if tensor.is_inference() else tensor._version)
+        for _, tensor in tree.tensors(value)
+    ]
+
+
+def _changed(versions: Sequence[tuple[Tensor, int]]) -> bool:
+    """Tell whether a tensor was changed in place; one of inference mode cannot tell and may be."""
+    return any(version < 0 or tensor._version != version for tensor, version in versions)
+
+
+def _memory(versions: Sequence[tuple[Tensor, int]]) -> set[int]:
+    return {
+        tensor.untyped_storage().data_ptr()
+        for tensor, _ in versions
+        if tensor.layout == torch.strided and tensor.numel()
+    }
 
 
 def _generator(seed: int, device: torch.device) -> torch.Generator:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -84,8 +84,10 @@ def wrap(
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
     names = find(backbone, sites)
-    learned, spec = learn(backbone, names, *split_example(example))
-    return assemble(backbone, method, learned, likelihood, spec, built, validate)
+    learned, spec, output = learn(backbone, names, *split_example(example))
+    model = assemble(backbone, method, learned, likelihood, spec, built, validate)
+    model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
+    return model
 
 
 def assemble(
@@ -152,7 +154,11 @@ class MaskedModel(nn.Module):
         self.likelihood = likelihood
         self.spec = spec
         self.validate = validate
-        self.train(backbone.training)
+        self.register_load_state_dict_post_hook(_rename_incompatible)  # type: ignore[no-untyped-call]
+        # Not self.train(): a backbone may keep parts of it, such as a frozen BatchNorm, in eval.
+        self.training = backbone.training
+        for own in (method, likelihood):
+            own.train(backbone.training)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -230,10 +236,11 @@ class MaskedModel(nn.Module):
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         given = None
         if masks is not None:
-            given = self._replayed(masks, samples)
+            given = self._replayed(masks, samples, runner.batch_size())
             samples = len(given[0])
         count = 20 if samples is None else samples
-        with evaluating(self):
+        # Tensors of inference mode do not tell whether they were changed in place.
+        with torch.inference_mode(False), torch.no_grad(), evaluating(self):
             outputs, drawn = runner.sample(
                 self.method.draw, _seeds(count, generator), chunk, given, return_masks
             )
@@ -241,8 +248,9 @@ class MaskedModel(nn.Module):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
             if plain is not None:
                 raise plain
-        self.likelihood.samples(outputs[:1])  # an output of the wrong shape fails here, by name
-        settled, likelihood = self.likelihood.settle(outputs)
+        self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
+        settled, likelihood = self.likelihood.settle(outputs.flatten(0, 1))
+        settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
         return Predictive(settled, likelihood, drawn)
 
     def set_options(self, **options: Any) -> None:
@@ -312,17 +320,10 @@ class MaskedModel(nn.Module):
         return state
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._loading = prefix
         for key in [key for key in state_dict if key.startswith(prefix)]:
             state_dict[prefix + _inner(key[len(prefix) :])] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load a state of this model; with ``strict=False``, also one of the bare backbone."""
-        result = super().load_state_dict(state_dict, *args, **kwargs)
-        return _IncompatibleKeys(
-            [_outer(key) for key in result.missing_keys],
-            [_outer(key) for key in result.unexpected_keys],
-        )
 
     def extra_repr(self) -> str:
         """Show the method and the sites."""
@@ -354,23 +355,26 @@ class MaskedModel(nn.Module):
             given.append(mask)
         return given
 
-    def _replayed(self, masks: Sequence[Tensor], samples: int | None) -> list[Tensor]:
+    def _replayed(
+        self, masks: Sequence[Tensor], samples: int | None, batch: int | None = None
+    ) -> list[Tensor]:
         given = self._per_site(masks)
         counts = {mask.shape[0] for mask in given if mask.dim() == 3}
         for mask, site in zip(given, self.sites, strict=True):
-            if mask.dim() != 3 or mask.shape[2] != site.units or len(counts) != 1:
+            fits = mask.dim() == 3 and (batch is None or mask.shape[1] in (1, batch))
+            if not fits or mask.shape[2] != site.units or len(counts) != 1:
                 raise ValueError(
-                    f"masks: the one of site {site.name!r} must have shape [samples, batch, "
-                    f"{site.units}], with the same number of samples at every site, got "
-                    f"{list(mask.shape)}"
+                    f"masks: the one of site {site.name!r} must have shape [samples, "
+                    f"{batch or 'batch'}, {site.units}], with the same number of samples at every "
+                    f"site, got {list(mask.shape)}"
                 )
         if samples is not None and samples not in counts:
             raise ValueError(f"samples is {samples}, but masks holds {counts.pop()} samples")
-        return given
+        return [mask if batch is None else mask.expand(-1, batch, -1) for mask in given]
 
     def _per_site(self, masks: Any) -> list[Tensor]:
-        if isinstance(masks, Tensor) or len(masks) != len(self.sites):
-            count = "one tensor" if isinstance(masks, Tensor) else f"{len(masks)}"
+        if not isinstance(masks, Sequence) or len(masks) != len(self.sites):
+            count = f"{len(masks)}" if isinstance(masks, Sequence) else type(masks).__name__
             raise ValueError(
                 f"masks must hold one tensor per site ({len(self.sites)}), got {count}"
             )
@@ -378,7 +382,7 @@ class MaskedModel(nn.Module):
         for mask in masks:
             if not isinstance(mask, Tensor):
                 raise TypeError(f"masks must hold tensors, got {type(mask).__name__}")
-        return [mask.to(like.dtype) if not mask.is_floating_point() else mask for mask in masks]
+        return [mask.to(like.dtype) for mask in masks]
 
 
 class _Scorer:
@@ -389,9 +393,17 @@ class _Scorer:
     ) -> None:
         self.model = model
         self.runner = runner
+        batch = runner.batch_size()
+        if batch is not None and len(y) != batch:
+            raise ValueError(
+                f"y must have one label per example of the batch of {batch}, got shape "
+                f"{list(y.shape)}"
+            )
+        like = next(model.method.parameters(), None)
+        label = model.likelihood.encode(self.target)
+        self.label = label if like is None else label.to(like.dtype)
         self.masks = masks
         self.target = model.likelihood.target(y, values=model.validate)
-        self.label = model.likelihood.encode(self.target)
         if len(y) == 0:
             raise ValueError(f"the batch is empty: got y of shape {list(y.shape)}")
 
@@ -426,6 +438,15 @@ def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
         _SEED_LIMIT, (count,), generator=generator, device=generator.device
     ).tolist()
     return seeds
+
+
+def _rename_incompatible(model: MaskedModel, incompatible: _IncompatibleKeys) -> None:
+    """Report keys as users know them, also when the model is a part of a larger one."""
+    prefix = model._loading
+    for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
+        keys[:] = [
+            prefix + _outer(key[len(prefix) :]) if key.startswith(prefix) else key for key in keys
+        ]
 
 
 def _outer(key: str) -> str:
