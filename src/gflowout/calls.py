@@ -188,6 +188,12 @@ def learn(
     named = _named(backbone, args, kwargs)
     if not named:
         raise TypeError("example must hold at least one torch.Tensor")
+    for path, tensor in named.items():
+        if tensor.numel() == 0:
+            raise ValueError(
+                f"example must hold a batch of real inputs, got {path!r} of shape "
+                f"{list(tensor.shape)}"
+            )
     pristine = tree.clone((args, kwargs))
     copied = _named(backbone, *pristine)
     versions = {path: _version(tensor) for path, tensor in copied.items()}

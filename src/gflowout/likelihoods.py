@@ -77,6 +77,8 @@ class Categorical(Likelihood):
     def __init__(self, classes: int, ignore_index: int | None = None) -> None:
         super().__init__()
         self.classes = checks.integer("classes", classes, low=2)
+        if ignore_index is not None and type(ignore_index) is not int:
+            raise TypeError(f"ignore_index must be an integer or None, got {ignore_index!r}")
         self.ignore_index = ignore_index
         self.label_size = classes
 
@@ -188,7 +190,8 @@ class MultiLabel(Likelihood):
 
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
         """Check that labels are in [0, 1]; soft labels are allowed."""
-        return _unit_interval(self, _tensor(y), values)
+        _label_axis(self, _tensor(y), self.labels)
+        return _unit_interval(self, y, values)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-probability of all labels together; the expected one for soft labels."""
@@ -258,6 +261,7 @@ class Gaussian(Likelihood):
             raise TypeError(f"y must be a floating-point tensor for {self}, got {y.dtype}")
         if self.dim == 1 and y.dim() == 1:
             y = y.unsqueeze(-1)
+        _label_axis(self, y, self.dim)
         if values and not bool(y.isfinite().all()):
             raise ValueError(f"y must hold finite numbers for {self}, got NaN or infinity")
         return y
@@ -330,6 +334,13 @@ def _last_axis(likelihood: Likelihood, output: Tensor, size: int) -> None:
         raise ValueError(
             f"{likelihood} takes an output of shape [batch, ..., {size}], the backbone gives "
             f"{list(output.shape)}"
+        )
+
+
+def _label_axis(likelihood: Likelihood, y: Tensor, size: int) -> None:
+    if y.dim() < 2 or y.shape[-1] != size:
+        raise ValueError(
+            f"y must have shape [batch, ..., {size}] for {likelihood}, got {list(y.shape)}"
         )
 
 

@@ -1,0 +1,573 @@
+"""Bad input: one clear error each, which names the argument, shows its value and says what fits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import METHODS, MLP, Encoder, SharedActivation, Tokens
+
+import gflowout as gfo
+
+X, Y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+NAN = torch.full((6, 4), float("nan"))
+
+
+def options(method: str) -> dict[str, Any]:
+    return {"train_size": 50} if method == "id-gflowout" else {}
+
+
+def wrapped(method: str = "gflowout", **changes: Any) -> gfo.MaskedModel:
+    given = {
+        "backbone": MLP(),
+        "sites": ["fc1", "fc2"],
+        "likelihood": gfo.Categorical(3),
+        "example": (X[:2],),
+        **options(method),
+        **changes,
+    }
+    return gfo.wrap(given.pop("backbone"), method, given.pop("sites"), **given)
+
+
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"backbone": "net"}, TypeError, "backbone must be an nn.Module, got str"),
+        ({"likelihood": "classes"}, TypeError, "likelihood must be gfo.Categorical.*got 'classes'"),
+        ({"likelihood": gfo.Categorical}, TypeError, "likelihood must be gfo.Categorical"),
+        ({"likelihood": nn.CrossEntropyLoss()}, TypeError, "likelihood must be gfo.Categorical"),
+        ({"method": "gflow-out"}, ValueError, "method must be one of.*did you mean 'gflowout'"),
+        ({"method": None}, ValueError, "method must be one of 'gflowout'.*got None"),
+        ({"preset": "papr"}, ValueError, "preset must be one of 'paper', got 'papr'"),
+        ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: temperature,"),
+        ({"temprature": 2.0}, TypeError, "has no option 'temprature'; did you mean 'temperature'"),
+        ({"sites": "fc1"}, TypeError, r"sites must be a list.*got 'fc1'; write sites=\['fc1'\]"),
+        ({"sites": []}, ValueError, "sites is empty: name at least one"),
+        ({"sites": {}}, ValueError, "sites is empty: name at least one"),
+        ({"sites": 3}, TypeError, "sites must be a list of submodule names.*got int"),
+        ({"sites": [3]}, TypeError, "sites must hold strings, got 3"),
+        ({"sites": ["fc3"]}, ValueError, "sites: 'fc3' matches no submodule of MLP; did you mean"),
+        ({"sites": ["conv*"]}, ValueError, "'conv.*' matches no submodule.*it has 'fc1', 'fc2'"),
+        ({"sites": None}, ValueError, "sites=None.*but it has none; name the submodules.*'fc1'"),
+        ({"sites": {"fc1": 5}}, ValueError, r"axis 5 of 'fc1' is outside its shape \[2, 8\]"),
+        ({"sites": {"fc1": 0}}, ValueError, "site 'fc1'.*no axis before the units"),
+        ({"example": X[:2]}, TypeError, "example must be a tuple.*dict.*got Tensor"),
+        ({"example": None}, TypeError, "example must be a tuple.*got NoneType"),
+        ({"example": ()}, TypeError, "example must hold at least one torch"),
+        (
+            {"example": (np.zeros((2, 4)),)},
+            TypeError,
+            "example must hold at least one torch",
+        ),
+        ({"example": (X[:2, :3],)}, ValueError, r"failed on `example` \(x: \[2, 3\] torch.float32"),
+        (
+            {"example": (X[:2].long(),)},
+            ValueError,
+            r"failed on `example` \(x: \[2, 4\] torch.int",
+        ),
+        ({"example": {"z": X[:2]}}, ValueError, "failed on `example`.*'z'"),
+        (
+            {"example": (X[:0],)},
+            ValueError,
+            r"example must hold a batch.*got 'x' of shape \[0, 4\]",
+        ),
+        ({"example": (X[0],)}, ValueError, r"site 'fc1' gives shape \[8\]"),
+        (
+            {"likelihood": gfo.Categorical(5)},
+            ValueError,
+            r"Categorical\(classes=5\) takes.*\[2, 3",
+        ),
+        ({"likelihood": gfo.MultiLabel(2)}, ValueError, r"MultiLabel\(labels=2\) takes.*\[2, 3\]"),
+        ({"likelihood": gfo.Gaussian(2)}, ValueError, r"Gaussian\(dim=2.*takes.*\[2, 3\]"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_wrap(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(**changes)
+
+
+def test_wrap_needs_likelihood_and_example() -> None:
+    with pytest.raises(TypeError, match="example"):
+        gfo.wrap(MLP(), sites=["fc1"], likelihood=gfo.Categorical(3))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="likelihood"):
+        gfo.wrap(MLP(), sites=["fc1"], example=(X[:2],))  # type: ignore[call-arg]
+
+
+def test_wrap_refuses_a_wrapped_model() -> None:
+    with pytest.raises(TypeError, match=re.escape("wrapped already: wrap gfo.unwrap(model)")):
+        wrapped(backbone=wrapped())
+    with pytest.raises(TypeError, match=r"model must come from gfo.wrap, got MLP"):
+        gfo.unwrap(MLP())  # type: ignore[arg-type]
+
+
+def test_wrap_refuses_a_backbone_that_uses_our_prefix() -> None:
+    net = MLP()
+    net.gflowout = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="attribute 'gflowout'"):
+        wrapped(backbone=net)
+
+
+POLICY_OPTIONS = [
+    ("temperature", [0, -1.0, float("inf"), float("nan")], ["2", True, None]),
+    ("epsilon", [-0.1, 1.1], ["0.1", None]),
+    ("beta", [-1e-3, float("inf")], [None, "1"]),
+    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
+    ("rescale", ["inverse", "keep", None], []),
+    ("log_z", ["learnt", None], []),
+    ("draws", [0, -1], [1.0, True, None]),
+    ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
+]
+ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
+MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "error"),
+    [
+        (method, name, value, error)
+        for method, table in (
+            ("gflowout", POLICY_OPTIONS),
+            ("id-gflowout", POLICY_OPTIONS + ID_OPTIONS),
+            ("mc", MC_OPTIONS),
+        )
+        for name, wrong_values, wrong_types in table
+        for error, values in ((ValueError, wrong_values), (TypeError, wrong_types))
+        for value in values
+    ],
+)
+def test_options_out_of_range(method: str, name: str, value: Any, error: type[Exception]) -> None:
+    shown = value[0] if isinstance(value, tuple) and value != (32, -1) else value
+    shown = -1 if value == (32, -1) else shown
+    with pytest.raises(error, match=rf"{name} must be .*got .*{re.escape(repr(shown))}"):
+        wrapped(method, **{name: value})
+
+
+@every_method
+def test_every_option_is_covered_above(method: str) -> None:
+    tables = {"gflowout": POLICY_OPTIONS, "id-gflowout": POLICY_OPTIONS + ID_OPTIONS}
+    covered = {name for name, *_ in {**tables, "mc": MC_OPTIONS, "none": []}[method]}
+    listed = vars(wrapped(method).method.options)
+    assert set(listed) == covered
+    with pytest.raises(TypeError, match=f"method '{method}' has no option 'nothing'") as caught:
+        wrapped(method, nothing=1)
+    assert all(name in str(caught.value) for name in listed)
+
+
+def test_batch_log_z_needs_several_draws() -> None:
+    with pytest.raises(ValueError, match="draws must be an integer >= 2, got 1"):
+        wrapped(log_z="batch")
+
+
+def test_set_options() -> None:
+    model = wrapped()
+    with pytest.raises(ValueError, match="hidden is fixed by wrap"):
+        model.set_options(hidden=(8,))
+    with pytest.raises(ValueError, match="beta must be"):
+        model.set_options(beta=-1.0)
+    with pytest.raises(TypeError, match="no option 'bta'; did you mean 'beta'"):
+        model.set_options(bta=1.0)
+
+
+@every_method
+@pytest.mark.parametrize("call", ["predict", "train", "draw"])
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (X[:, :3], ValueError, r"argument 'x' has shape \[6, 3\].*wrapped with \[batch, 4\]"),
+        (X[0], ValueError, r"argument 'x' has shape \[4\].*wrapped with \[batch, 4\]"),
+        (X[None].expand(6, 6, 4), ValueError, r"argument 'x' has shape \[6, 6, 4\].*site 'fc1'"),
+        (X.tolist(), TypeError, r"at least one torch.Tensor, got \(list\)"),
+        (X.numpy(), TypeError, "argument 0 must be a torch.Tensor, got numpy.ndarray; use torch"),
+        (X.long(), TypeError, "argument 'x' must be a floating-point tensor.*got torch.int64"),
+        (X[:0], ValueError, r"the batch is empty: got an input of shape \[0, 4\]"),
+    ],
+    ids=["width", "flat", "rank", "list", "numpy", "integer", "empty"],
+)
+def test_inputs(method: str, call: str, x: Any, error: type[Exception], message: str) -> None:
+    model = wrapped(method)
+    calls = {
+        "predict": lambda: model.predict(x),
+        "train": lambda: model(x, y=Y[: len(x)] if call != "train" else Y),
+        "draw": lambda: model(x),
+    }
+    if call == "train" and isinstance(x, Tensor) and len(x) not in (0, 6):
+        message = rf"{message}|y must have one label per example of the batch of {len(x)}"
+    with pytest.raises(error, match=message):
+        calls[call]()
+
+
+@every_method
+def test_no_input_at_all(method: str) -> None:
+    with pytest.raises(TypeError, match=r"at least one torch.Tensor"):
+        wrapped(method).predict()
+
+
+@every_method
+def test_nan_in_inputs(method: str) -> None:
+    model = wrapped(method)
+    x = X.clone()
+    x[2, 1] = float("nan")
+    message = r"argument 'x' must hold no NaN, got 1 in a tensor of shape \[6, 4\]"
+    with pytest.raises(ValueError, match=message):
+        model(x, y=Y)
+    with pytest.raises(ValueError, match=message):
+        model.predict(x)
+    unchecked = wrapped(method, validate=False)
+    assert unchecked.predict(x).mean[2].isnan().all()
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("y", "error", "message"),
+    [
+        (Y + 1, ValueError, r"y must be in \[0, 2\].*got labels from 1 to 3"),
+        (Y - 1, ValueError, r"y must be in \[0, 2\].*got labels from -1 to 1"),
+        (Y.float(), TypeError, "y must be an integer tensor.*got torch.float32"),
+        (Y.bool(), TypeError, "y must be an integer tensor.*got torch.bool"),
+        (
+            Y[:4],
+            ValueError,
+            r"one label per example of the batch of 6, got shape \[4\]",
+        ),
+        (Y[:, None], ValueError, r"y must have shape \[6\].*got \[6, 1\]"),
+        (nn.functional.one_hot(Y, 3), ValueError, r"y must have shape \[6\].*got \[6, 3\]"),
+        (Y[:0], ValueError, r"the batch is empty: got y of shape \[0\]"),
+        (Y[0], ValueError, "y must have a batch axis, got a scalar tensor"),
+        (Y.tolist(), TypeError, "y must be a torch.Tensor, got list"),
+        (Y.numpy(), TypeError, "y must be a torch.Tensor, got ndarray"),
+    ],
+    ids=str,
+)
+def test_labels(method: str, y: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(method)(X, y=y)
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y", "error", "message"),
+    [
+        (gfo.Gaussian(1), 1, NAN[:, 0], ValueError, "y must hold finite numbers.*got NaN"),
+        (gfo.Gaussian(1), 1, Y, TypeError, "y must be a floating-point tensor.*got torch.int64"),
+        (gfo.Gaussian(2), 2, X, ValueError, r"y must have shape \[batch, ..., 2\].*got \[6, 4\]"),
+        (gfo.Binary(), 1, Y, ValueError, r"y must be in \[0, 1\] for Binary\(\), got.*0 to 2"),
+        (gfo.Binary(), 1, X, ValueError, r"y must be in \[0, 1\] for Binary"),
+        (gfo.Binary(), 1, NAN[:, 0], ValueError, r"y must be in \[0, 1\].*nan"),
+        (gfo.Binary(), 1, torch.zeros(6, 2), ValueError, r"y must have shape \[6\].*got \[6, 2\]"),
+        (gfo.MultiLabel(3), 3, X[:, :3] + 5, ValueError, r"y must be in \[0, 1\] for MultiLabel"),
+        (
+            gfo.MultiLabel(3),
+            3,
+            torch.zeros(6),
+            ValueError,
+            r"y must have shape \[batch, ..., 3\].*\[6\]",
+        ),
+    ],
+)
+def test_labels_of_other_likelihoods(
+    method: str,
+    likelihood: gfo.Likelihood,
+    outputs: int,
+    y: Tensor,
+    error: type[Exception],
+    message: str,
+) -> None:
+    model = wrapped(method, backbone=MLP(outputs=outputs), likelihood=likelihood)
+    with pytest.raises(error, match=message):
+        model(X, y=y)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((gfo.Categorical, 1), ValueError, "classes must be an integer >= 2, got 1"),
+        ((gfo.Categorical, 3.0), TypeError, "classes must be an integer >= 2, got 3.0"),
+        ((gfo.Categorical, 3, "pad"), TypeError, "ignore_index must be an integer.*got 'pad'"),
+        ((gfo.MultiLabel, 0), ValueError, "labels must be an integer >= 1, got 0"),
+        ((gfo.Gaussian, 0), ValueError, "dim must be an integer >= 1, got 0"),
+        ((gfo.Gaussian, 1, 0.0), ValueError, r"noise must be a number in \(0, inf\), got 0.0"),
+        ((gfo.Gaussian, 1, "1"), TypeError, r"noise must be a number in \(0, inf\), got '1'"),
+    ],
+)
+def test_likelihood_arguments(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    kind, *given = arguments
+    with pytest.raises(error, match=message):
+        kind(*given)
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"samples": 0}, ValueError, "samples must be an integer >= 1, got 0"),
+        ({"samples": -3}, ValueError, "samples must be an integer >= 1, got -3"),
+        ({"samples": 2.5}, TypeError, "samples must be an integer >= 1, got 2.5 of type float"),
+        ({"samples": True}, TypeError, "samples must be an integer >= 1, got True of type bool"),
+        ({"chunk": 0}, ValueError, "chunk must be an integer >= 1, got 0"),
+        ({"chunk": -1}, ValueError, "chunk must be an integer >= 1, got -1"),
+        ({"chunk": "all"}, TypeError, "chunk must be an integer >= 1, got 'all'"),
+        ({"generator": 7}, TypeError, "generator must be a torch.Generator or None, got int"),
+        ({"generator": np.random.default_rng(0)}, TypeError, "torch.Generator or None, got Gener"),
+    ],
+    ids=str,
+)
+def test_predict_arguments(
+    method: str, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(method).predict(X, **arguments)
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("masks", "error", "message"),
+    [
+        ([torch.ones(2, 6, 8)], ValueError, r"masks must hold one tensor per site \(2\), got 1"),
+        (torch.ones(2, 6, 8), ValueError, r"masks must hold one tensor per site \(2\), got Tensor"),
+        (5, ValueError, r"masks must hold one tensor per site \(2\), got int"),
+        ([1, 2], TypeError, "masks must hold tensors, got int"),
+        (
+            [torch.ones(2, 6, 8), torch.ones(2, 6, 6)],
+            ValueError,
+            r"masks: the one of site 'fc2' must have shape \[samples, 6, 7\].*got \[2, 6, 6\]",
+        ),
+        (
+            [torch.ones(2, 5, 8), torch.ones(2, 6, 7)],
+            ValueError,
+            r"masks: the one of site 'fc1' must have shape \[samples, 6, 8\].*got \[2, 5, 8\]",
+        ),
+        (
+            [torch.ones(2, 6, 8), torch.ones(3, 6, 7)],
+            ValueError,
+            "masks: the one of site 'fc1'.*the same number of samples at every site",
+        ),
+        (
+            [torch.ones(6, 8), torch.ones(6, 7)],
+            ValueError,
+            r"site 'fc1' must have shape \[samples, 6, 8\].*got \[6, 8\]",
+        ),
+    ],
+)
+def test_masks_to_replay(method: str, masks: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(method).predict(X, masks=masks)
+
+
+def test_samples_must_agree_with_masks() -> None:
+    masks = [torch.ones(2, 6, 8), torch.ones(2, 6, 7)]
+    with pytest.raises(ValueError, match="samples is 3, but masks holds 2 samples"):
+        wrapped().predict(X, masks=masks, samples=3)
+
+
+@every_method
+@pytest.mark.parametrize("labels", [None, Y])
+@pytest.mark.parametrize(
+    ("masks", "error", "message"),
+    [
+        ([torch.ones(6, 8)], ValueError, r"masks must hold one tensor per site \(2\), got 1"),
+        (
+            [torch.ones(6, 8), torch.ones(6, 8)],
+            ValueError,
+            r"site 'fc2' must have shape \[6, 7\] or \[1, 7\], got \[6, 8\]",
+        ),
+        (
+            [torch.ones(5, 8), torch.ones(6, 7)],
+            ValueError,
+            r"site 'fc1' must have shape \[6, 8\] or \[1, 8\], got \[5, 8\]",
+        ),
+        ([torch.ones(8), torch.ones(6, 7)], ValueError, r"site 'fc1' must have shape.*got \[8\]"),
+    ],
+)
+def test_masks_of_one_pass(
+    method: str, labels: Any, masks: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(method)(X, y=labels, masks=masks)
+
+
+class Changing(nn.Module):
+    """Sites that misbehave in a chosen way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 5)
+        self.second = nn.Linear(5, 5)
+        self.unused = nn.Linear(5, 5)
+        self.pick = nn.Identity()
+        self.head = nn.LazyLinear(3)
+        self.mode = "plain"
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.mode == "swapped":
+            return self.head(self.first(self.pick(x[:, :4])) + self.second(hidden))
+        if self.mode == "skipped":
+            return self.head(hidden)
+        hidden = self.second(hidden)
+        if self.mode == "twice":
+            hidden = self.second(hidden)
+        if self.mode == "reshaped":
+            hidden = self.pick(hidden[:, :3])
+            return self.head(torch.cat((hidden, hidden[:, :2]), 1))
+        return self.head(self.pick(hidden))
+
+
+@every_method
+@pytest.mark.parametrize("call", ["predict", "train", "draw"])
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("skipped", "site 'second' did not run in the forward pass"),
+        ("twice", "site 'second' ran twice in one forward pass: give each place a submodule"),
+        ("swapped", "site 'second' did not run before 'pick'"),
+        ("reshaped", r"site 'pick' changed its shape: got \[6, 3\], expected 2 axes with 5 units"),
+    ],
+)
+def test_sites_that_change_after_wrapping(method: str, call: str, mode: str, message: str) -> None:
+    net = Changing()
+    net(X)
+    model = wrapped(method, backbone=net, sites=["second", "pick"])
+    net.mode = mode
+    calls = {
+        "predict": lambda: model.predict(X),
+        "train": lambda: model(X, y=Y),
+        "draw": lambda: model(X),
+    }
+    with pytest.raises(ValueError, match=message):
+        calls[call]()
+
+
+def test_sites_that_do_not_work_with_the_example() -> None:
+    net = Changing()
+    net(X)
+    with pytest.raises(ValueError, match="site 'unused' did not run in the forward pass of `exam"):
+        wrapped(backbone=net, sites=["unused"])
+    with pytest.raises(ValueError, match="site 'relu' ran 3 times in the forward pass of `example"):
+        wrapped(backbone=SharedActivation(), sites=["relu"])
+    with pytest.raises(ValueError, match=r"site 'encoder.layers.0.self_attn.out_proj' did not run"):
+        wrapped(
+            backbone=Encoder(),
+            sites=["encoder.layers.0.self_attn.out_proj"],
+            example=(torch.randn(2, 5, 4),),
+        )
+
+
+class Odd(nn.Module):
+    """A part whose output is not a floating-point tensor."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.part = Returns(output)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.part(x)
+        return self.head(x)
+
+
+class Returns(nn.Module):
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, x: Tensor) -> Any:
+        return self.output
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        ("text", TypeError, "site 'part' must give a tensor, or a tuple.*got str"),
+        (None, TypeError, "site 'part' must give a tensor, or a tuple.*got NoneType"),
+        ((), TypeError, "site 'part' must give a tensor, or a tuple.*got tuple"),
+        (
+            {"a": torch.ones(2, 3)},
+            TypeError,
+            "site 'part' must give a tensor, or.*got dict",
+        ),
+        (torch.ones(2, 3).long(), TypeError, "site 'part' must give a floating-point.*int64"),
+        (torch.ones(2), ValueError, r"site 'part' gives shape \[2\]: it needs a batch axis"),
+        (torch.ones(5, 3), ValueError, "site 'part' gives shape.*is the batch of 2"),
+    ],
+    ids=["text", "none", "empty", "dict", "integer", "flat", "batch"],
+)
+def test_sites_without_a_usable_output(output: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrapped(backbone=Odd(output), sites=["part"])
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [("text", "str"), ({"scores": X}, "dict"), (torch.tensor(1.0), "Tensor"), ((), "tuple")],
+    ids=["text", "dict", "scalar", "empty"],
+)
+def test_backbones_without_a_usable_output(output: Any, kind: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 3), Returns(output))
+    message = f"the backbone must return a tensor with a batch axis.*got {kind}"
+    with pytest.raises(TypeError, match=message):
+        wrapped(backbone=net, sites=["0"])
+
+
+def test_square_activations_of_unknown_layout() -> None:
+    """Patches of an image as tokens: as many tokens as features could be read either way."""
+
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(2, 5, 2, stride=2)
+            self.relu = nn.ReLU()
+            self.drop = nn.Dropout(0.1)
+            self.head = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.relu(self.conv(x)).transpose(1, 2)
+            return self.head(self.drop(tokens).mean(1))
+
+    example = (torch.randn(2, 2, 10),)
+    with pytest.raises(ValueError, match=r"site 'drop' gives shape \[2, 5, 5\].*sites={'drop': 2}"):
+        wrapped(backbone=Patches(), sites=None, example=example)
+    told = wrapped(backbone=Patches(), sites={"drop": -1}, example=example)
+    assert told.sites[0].axis == 2
+    straight = wrapped(backbone=Patches(), sites=["relu"], example=example)
+    assert straight.sites[0].axis == 1
+
+
+def test_integer_inputs_where_features_are_needed() -> None:
+    ids = torch.randint(11, (2, 5))
+    with pytest.raises(TypeError, match='site "input" needs a floating-point tensor'):
+        wrapped(backbone=Tokens(), sites=["input"], example=(ids,))
+    model = wrapped(backbone=Tokens(), sites=["fc"], example=(ids,))
+    with pytest.raises(TypeError, match=r"argument 'ids' must be an integer tensor.*float32"):
+        model.predict(ids.float())
+    with pytest.raises(ValueError, match=r"failed on `example`.*index out of range"):
+        wrapped(backbone=Tokens(), sites=["fc"], example=(ids + 11,))
+
+
+@every_method
+def test_an_error_of_the_backbone_itself_passes_through(method: str) -> None:
+    class Picky(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.max() > 1000:
+                raise KeyError("too large")
+            return super().forward(x)
+
+    model = wrapped(method, backbone=Picky())
+    with pytest.raises(KeyError, match="too large"):
+        model.predict(X + 2000)
+
+
+def test_files(tmp_path: Any) -> None:
+    with pytest.raises(TypeError, match=r"model must come from gfo.wrap, got MLP"):
+        gfo.save(MLP(), tmp_path / "model")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        gfo.load(tmp_path / "nothing", MLP())
