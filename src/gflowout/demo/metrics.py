@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy.special import stdtr
 from torch import Tensor
 from torchmetrics.functional.classification import (
     binary_auroc,
@@ -46,7 +46,7 @@ class Metric:
     def show(self, value: float) -> str:
         """Format a value, or a standard error, as the table shows it."""
         if math.isnan(value):
-            return "–"  # noqa: RUF001
+            return "-"
         return f"{100 * value:.1f}" if self.percent else f"{value:.3f}"
 
 
@@ -164,7 +164,7 @@ class Difference:
         """One plain phrase."""
         what = f"{self.metric.data} {self.metric.name}"
         verdict = "better" if self.better else "worse"
-        sign = "+" if self.mean > 0 else "−"  # noqa: RUF001
+        sign = "+" if self.mean > 0 else "-"
         size, error = self.metric.show(abs(self.mean)), self.metric.show(self.error)
         if not float(size):
             return f"{what} {verdict} (by too little to show)"
@@ -209,7 +209,7 @@ def findings(table: Table, baseline: str, seeds: int) -> list[str]:
             + ("; ".join(clear) or "nothing")
             + "."
         )
-    chance = 2 * float(stats.t.sf(2, seeds - 1))
+    chance = 2 * float(stdtr(seeds - 1, -2))
     sentences.append(
         f"Compared seed by seed. Of {len(compared)} comparisons with {seeds} seeds, about "
         f"{chance * len(compared):.0f} would fall outside two standard errors by chance alone."

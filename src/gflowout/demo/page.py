@@ -32,7 +32,6 @@ h2 { font-size: 1.25rem; margin: 2.2rem 0 .4rem; }
 p, li { max-width: 44rem; }
 ul { padding-left: 1.2rem; }
 .soft, footer { color: var(--soft); font-size: .9rem; }
-.warn { border-left: 4px solid #d55e00; padding-left: .8rem; font-weight: 600; }
 .grid { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fill, minmax(240px, 1fr)); }
 .wide { grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)); }
 .two { grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)); }
@@ -54,6 +53,7 @@ th:first-child { position: sticky; left: 0; background: var(--page); text-align:
 td { line-height: 1.25; }
 td small { color: var(--soft); font-weight: 400; }
 .clear { font-weight: 700; }
+.named { white-space: nowrap; }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
 code { background: var(--card); padding: .1em .35em; border-radius: 4px; overflow-wrap: anywhere; }
 """
@@ -105,16 +105,17 @@ def build(
         _section(
             "Turning the digits",
             "<p>Every test digit is turned further and further. A network that knows its limits "
-            "gets less certain (right) where it gets less accurate (left). Lines are means over "
-            f"{_count(len(seeds), 'seed')}, bands one standard deviation between seeds.</p>"
+            "gets less certain (second picture) where it gets less accurate (first). Lines are "
+            f"means over {_count(len(seeds), 'seed')}, bands one standard deviation "
+            "between seeds.</p>"
             + _grid((plots.by_angle(runs, name) for name in ("accuracy", "entropy")), "two"),
         ),
         _section(
             "The hardest digits",
             "<p>The test digits that all methods together were least certain of (seed "
             f"{first[0].seed}). Bars are the predicted probabilities of the classes 0 to 9, thin "
-            f"lines the range of {DRAWS} draws (5 % to 95 %); the true class is framed.</p>"
-            + _hardest(first),
+            f"lines the range of {DRAWS} draws (5&nbsp;% to 95&nbsp;%); the true class is "
+            "framed.</p>" + _hardest(first),
         ),
         _footer(seeds, command),
     ]
@@ -144,7 +145,7 @@ def write(path: Path, text: str) -> None:
 
 def _intro() -> str:
     rows = "".join(
-        f"<li>{_dot(name)}<b>{html.escape(name)}</b>: {html.escape(entry.text)}</li>"
+        f"<li><b>{_named(name)}</b>: {html.escape(entry.text)}</li>"
         for name, entry in METHODS.items()
     )
     return (
@@ -173,7 +174,7 @@ def _numbers(
     )
     rows = ""
     for method, values in scores.items():
-        rows += f"<tr><th>{_dot(method)}{html.escape(method)}</th>"
+        rows += f"<tr><th>{_named(method)}</th>"
         for metric in metrics.METRICS:
             mean, error = metrics.mean_and_error(values[metric.key])
             spread = "" if np.isnan(error) else f"<br><small>± {metric.show(error)}</small>"
@@ -219,7 +220,7 @@ def _hardest(runs: Sequence[Run]) -> str:
     for row in plots.least_certain(runs, CARDS):
         label = int(runs[0].labels[row])
         right = [run.method for run in runs if int(run.probabilities[row].argmax()) == label]
-        said = "right: " + " ".join(_dot(name) + html.escape(name) for name in right)
+        said = "right: " + " ".join(_named(name) for name in right)
         said = said if right else "no method is right"
         picture = plots.png(runs[0].images[row : row + 1])
         cards += (
@@ -250,8 +251,10 @@ def _grid(pictures: Iterable[str], kind: str = "") -> str:
     return f'<div class="grid {kind}">{cards}</div>'
 
 
-def _dot(method: str) -> str:
-    return f'<span class="dot" style="background:{plots.COLOURS[method]}"></span>'
+def _named(method: str) -> str:
+    colour = plots.COLOURS[method]
+    dot = f'<span class="dot" style="background:{colour}"></span>'
+    return f'<span class="named">{dot}{html.escape(method)}</span>'
 
 
 def _count(number: int, noun: str) -> str:

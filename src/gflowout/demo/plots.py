@@ -73,6 +73,7 @@ def reliability(runs: Sequence[Run], method: str) -> str:
         axes.plot(centre, right, color=COLOURS[method], linewidth=1)
         axes.scatter(centre, right, 12 + 150 * np.sqrt(share[used]), COLOURS[method], alpha=0.85)
         axes.set(xlim=(0, 1.03), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
+        axes.tick_params(pad=5)
         return _svg(figure, f"Reliability diagram of {method}")
 
 
@@ -103,7 +104,7 @@ def by_angle(runs: Sequence[Run], quantity: str) -> str:
         quantity: ``"accuracy"`` or ``"entropy"``.
     """
     with rc_context(_STYLE):
-        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        figure = Figure(figsize=(4.2, 3.1), layout="constrained")
         axes = figure.subplots()
         for number, method in enumerate(METHODS):
             curves = [getattr(run, f"angle_{quantity}") for run in runs if run.method == method]
