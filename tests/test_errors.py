@@ -17,6 +17,11 @@ X, Y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
 NAN = torch.full((6, 4), float("nan"))
 
 
+@pytest.fixture(autouse=True)
+def _one_seed() -> None:
+    torch.default_generator.manual_seed(0)
+
+
 def options(method: str) -> dict[str, Any]:
     return {"train_size": 50} if method == "id-gflowout" else {}
 
