@@ -19,7 +19,7 @@ app = typer.Typer(
     help="A learned posterior over dropout masks for any PyTorch model.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
 
@@ -40,8 +40,8 @@ def _top(
 
 
 @app.command(
-    epilog="Examples: [bold]gflowout demo[/bold] · [bold]gflowout demo --seeds 10 --out page.html"
-    "[/bold] · [bold]gflowout demo --quick[/bold]"
+    epilog="Examples:\n\n- `gflowout demo`\n\n- `gflowout demo --seeds 10 --out page.html`\n\n"
+    "- `gflowout demo --quick`"
 )
 def demo(
     seeds: Annotated[
@@ -77,7 +77,9 @@ def demo(
         run(settings, out)
 
 
-@app.command(epilog="Examples: [bold]gflowout bench[/bold] · [bold]gflowout bench --quick[/bold]")
+@app.command(
+    epilog="Examples:\n\n- `gflowout bench`\n\n- `gflowout bench --quick --out bench.json`"
+)
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds, in seconds.")] = False,
     width: Annotated[
