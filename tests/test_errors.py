@@ -113,6 +113,14 @@ def test_wrap_refuses_a_wrapped_model() -> None:
         gfo.unwrap(MLP())  # type: ignore[arg-type]
 
 
+def test_input_is_a_name_of_its_own() -> None:
+    net = MLP()
+    net.input = nn.Identity()
+    for sites in (["input"], ["*"]):
+        with pytest.raises(ValueError, match=r"'input' stands for the input.*rename the submodule"):
+            wrapped(backbone=net, sites=sites)
+
+
 def test_wrap_refuses_a_backbone_that_uses_our_prefix() -> None:
     net = MLP()
     net.gflowout = nn.Linear(2, 2)

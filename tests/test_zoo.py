@@ -542,3 +542,91 @@ def test_half_precision_replays() -> None:
     drawn = model.predict(x, return_masks=True)
     whole = [mask.float() for mask in drawn.masks]
     assert torch.equal(model.predict(x, masks=whole).samples, drawn.samples)
+
+
+def test_every_kind_of_dropout_is_found() -> None:
+    kinds = [getattr(nn, name) for name in dir(nn) if "Dropout" in name]
+    assert len(kinds) >= 6
+    for kind in kinds:
+        axes = next((axes for axes in (2, 3) if f"{axes}d" in kind.__name__), 1)
+        conv = getattr(nn, f"Conv{axes}d")(2, 4, 1)
+        net = nn.Sequential(conv, kind(0.3), nn.Flatten(), nn.Linear(4 * 3**axes, 3))
+        x = torch.randn(3, 2, *[3] * axes)
+        model = gfo.wrap(net, "mc", likelihood=categorical(), example=(x[:2],)).train()
+        assert [(site.name, site.units, site.rate) for site in model.sites] == [("1", 4, 0.3)]
+        ones = [torch.ones(3, 4)]
+        assert torch.equal(model(x, masks=ones), model(x, masks=ones))
+        assert net[1].training
+
+
+def test_a_module_of_two_names_is_found_by_both() -> None:
+    net = MLP()
+    net.alias = net.fc1
+    assert [site.name for site in wrapped(net, "mc", ["alias"]).sites] == ["fc1"]
+    assert [site.name for site in wrapped(net, "mc", ["alias", "fc1"]).sites] == ["fc1"]
+
+
+@learned_methods
+def test_autocast_leaves_the_accounts_of_masks_in_full_precision(method: str) -> None:
+    model = wrapped(MLP(), method, ["fc1", "fc2"])
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = model(x, y=y)
+        drawn = model.predict(x, return_masks=True, generator=seeded())
+    losses.total.backward()
+    plain = model(x, y=y, masks=losses.masks)
+    assert drawn.samples.dtype == torch.float32
+    if method != "mc":
+        assert losses.log_q.dtype == torch.float32
+        if method == "id-gflowout":  # its masks do not depend on activations
+            assert torch.allclose(plain.log_q, losses.log_q, atol=1e-5)
+    assert torch.allclose(plain.nll, losses.nll, rtol=0.05)
+
+
+@pytest.mark.parametrize("method", ["id-gflowout", "gflowout"])
+def test_generators_learn_inside_a_part_without_gradient(method: str) -> None:
+    class Frozen(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                hidden = torch.relu(self.fc1(x))
+            return self.head(torch.relu(self.fc2(hidden)))
+
+    model = wrapped(Frozen(), method, ["fc1", "fc2"])
+    model(torch.randn(6, 4), y=torch.randint(3, (6,))).total.backward()
+    assert model.backbone.fc1.weight.grad is None
+    assert all(parameter.grad is not None for parameter in model.method.parameters())
+
+
+def test_inference_mode_changes_nothing() -> None:
+    for entry in ZOO:
+        model = entry.shared("mc")
+        expected = predict(entry, model).samples
+        with torch.inference_mode():
+            assert close(predict(entry, model).samples, expected), entry.name
+
+
+def test_a_module_shared_with_one_that_cannot_be_repeated() -> None:
+    class Cell(nn.Module):
+        def __init__(self, act: nn.Module) -> None:
+            super().__init__()
+            self.act, self.fc = act, nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.fc(x)).transpose(0, 1)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.Tanh()
+            self.cell = Cell(self.act)
+            self.fc, self.drop, self.head = nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.act(self.fc(self.cell(x).transpose(0, 1)))
+            return self.head(self.drop(hidden))
+
+    model = wrapped(Net(), "mc")
+    assert model.spec.unfoldable == ("cell",)
+    x = torch.randn(5, 4)
+    folded = model.predict(x, generator=seeded()).samples
+    assert close(model.predict(x, generator=seeded(), chunk=1).samples, folded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -57,8 +57,12 @@ class Runner:
         """Run the backbone under masks from ``draw`` and return its output as it comes."""
         args, kwargs = self.spec.prepare(self.backbone, self.args, self.kwargs, trajectory.copies)
 
+        learning = torch.is_grad_enabled()
+
         def visit(site: int, activation: Tensor) -> Tensor:
-            return draw(site, activation, trajectory)
+            # Masks are accounted for in full precision, and also inside a part without gradient.
+            with torch.set_grad_enabled(learning), _full_precision(activation.device.type):
+                return draw(site, activation, trajectory)
 
         try:
             with MaskedPass(self.backbone, self.sites, visit):
@@ -280,6 +284,12 @@ def prefix_once(backbone: nn.Module, sites: Sequence[Site], spec: CallSpec) -> I
                 module.__dict__["forward"] = own
         if active:
             _prefix_lock.release()
+
+
+def _full_precision(device: str) -> AbstractContextManager[Any]:
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _stand_in(prefix: Prefix, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:

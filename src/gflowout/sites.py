@@ -26,7 +26,14 @@ from gflowout.checks import suggest
 INPUT = "input"
 """The site name that stands for the backbone's own input."""
 
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 SiteNames = Sequence[str] | Mapping[str, int | None] | None
@@ -101,6 +108,8 @@ def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
         {'0': None, '1': None}
     """
     modules = {name: module for name, module in backbone.named_modules() if name}
+    first_names = {module: name for name, module in modules.items()}
+    everything = dict(backbone.named_modules(remove_duplicate=False))
     if sites is None:
         found = {name: None for name, module in modules.items() if isinstance(module, DROPOUTS)}
         if not found:
@@ -124,8 +133,11 @@ def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
         if not isinstance(pattern, str):
             raise TypeError(f"sites must hold strings, got {pattern!r}")
         axis = sites[pattern] if isinstance(sites, Mapping) else None
-        if pattern == INPUT or pattern in modules:
-            resolved[pattern] = axis
+        if pattern == INPUT:
+            resolved[INPUT] = axis
+            continue
+        if pattern in everything and everything[pattern] in first_names:
+            resolved[first_names[everything[pattern]]] = axis
             continue
         matches = [
             name
@@ -138,6 +150,11 @@ def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
                 f"{suggest(pattern, modules)}; it has {_listed(modules)}"
             )
         resolved |= dict.fromkeys(matches, axis)
+    if INPUT in resolved and INPUT in modules:
+        raise ValueError(
+            f"sites: {INPUT!r} stands for the input of the backbone, which also has a submodule of "
+            "that name: rename the submodule"
+        )
     return resolved
 
 
