@@ -333,26 +333,22 @@ class MaskedModel(nn.Module):
         ]
         return "\n".join(lines)
 
-    def _given(
-        self, masks: Sequence[Tensor] | None, runner: Runner, draws: int = 1
-    ) -> list[Tensor] | None:
+    def _given(self, masks: Sequence[Tensor] | None, runner: Runner) -> list[Tensor] | None:
+        """Check masks for one pass and return them as [batch, units] per site."""
         if masks is None:
             return None
         batch = runner.batch_size()
         given = []
         for mask, site in zip(self._per_site(masks), self.sites, strict=True):
-            if draws > 1 and mask.dim() == 3:
-                mask = mask.flatten(0, 1)
-            rows = [1, batch * draws] if batch else [mask.shape[0] if mask.dim() else 1]
-            if mask.dim() != 2 or mask.shape[1] != site.units or mask.shape[0] not in rows:
+            rows = mask.shape[0] if mask.dim() else 0
+            fits = batch is None or rows in (1, batch)
+            if mask.dim() != 2 or mask.shape[1] != site.units or not fits:
                 raise ValueError(
                     f"masks: the one of site {site.name!r} must have shape "
                     f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
                     f"{list(mask.shape)}"
                 )
-            if batch and mask.shape[0] == 1:
-                mask = mask.expand(batch * draws, -1)
-            given.append(mask)
+            given.append(mask if batch is None else mask.expand(batch, -1))
         return given
 
     def _replayed(
@@ -393,6 +389,10 @@ class _Scorer:
     ) -> None:
         self.model = model
         self.runner = runner
+        self.masks = masks
+        self.target = model.likelihood.target(y, values=model.validate)
+        if len(y) == 0:
+            raise ValueError(f"the batch is empty: got y of shape {list(y.shape)}")
         batch = runner.batch_size()
         if batch is not None and len(y) != batch:
             raise ValueError(
@@ -402,21 +402,21 @@ class _Scorer:
         like = next(model.method.parameters(), None)
         label = model.likelihood.encode(self.target)
         self.label = label if like is None else label.to(like.dtype)
-        self.masks = masks
-        self.target = model.likelihood.target(y, values=model.validate)
-        if len(y) == 0:
-            raise ValueError(f"the batch is empty: got y of shape {list(y.shape)}")
 
     def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
-        given = self.model._given(self.masks, self.runner, copies)
+        if self.masks is not None:
+            return self._replay(draw, self.masks)
         if copies == 1 or self.runner.can_fold():
-            return self._pass(draw, copies, given)
-        parts = (
-            [None] * copies
-            if given is None
-            else list(zip(*(mask.chunk(copies) for mask in given), strict=True))
-        )
-        return merge([self._pass(draw, 1, part) for part in parts])
+            return self._pass(draw, copies, None)
+        return merge([self._pass(draw, 1, None) for _ in range(copies)])
+
+    def _replay(self, draw: DrawMask, masks: Sequence[Tensor]) -> Trajectory:
+        """Score given masks: [batch, units] per site, or [draws, batch, units]."""
+        per_site = self.model._per_site(masks)
+        if not any(mask.dim() == 3 for mask in per_site):
+            return self._pass(draw, 1, self.model._given(per_site, self.runner))
+        per_draw = zip(*self.model._replayed(per_site, None), strict=True)
+        return merge([self._pass(draw, 1, self.model._given(one, self.runner)) for one in per_draw])
 
     def _pass(self, draw: DrawMask, copies: int, given: Any) -> Trajectory:
         trajectory = Trajectory(

@@ -15,6 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+DIRECT_GAIN = 10.0
+"""Logits per unit of a parameter where a generator has no inputs.
+
+Adam moves every parameter by about its learning rate. A network moves its logits through many
+parameters at once, a plain logit through one: the gain lets one learning rate serve both.
+"""
+
+
 def logit(probability: float) -> float:
     """Log-odds of a probability.
 
@@ -122,7 +130,7 @@ class MaskGenerator(nn.Module):
         """Map inputs of shape [batch, size] to logits [batch, units] ([1, units] without any)."""
         present = [value for value in inputs if value.shape[-1]]
         if self.weight is None:
-            return (self.bias + self.start).unsqueeze(0)
+            return (DIRECT_GAIN * self.bias + self.start).unsqueeze(0)
         if len(self.encoders):
             present = [encode(value) for encode, value in zip(self.encoders, present, strict=True)]
         joined = self.join(torch.cat(present, -1) if len(present) > 1 else present[0])

@@ -1,0 +1,265 @@
+"""The posterior that trajectory balance learns is the exact one, on networks that can be enumerated.
+
+The backbone and the prior are frozen, every mask is enumerated, and q is compared with the best
+distribution that its factorisation can represent. The same check must fail for objectives that
+are wrong in ways that leave shapes and training untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import enumeration
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import gflowout as gfo
+from gflowout import objectives, policy
+
+ON_POLICY = {"temperature": 1.0, "epsilon": 0.0}
+EXPLORING = {"temperature": 2.0, "epsilon": 0.1}  # the paper's
+
+
+class Pairs(nn.Module):
+    """Each label wants exactly one unit of a pair, one at each site: 16 modes of equal weight."""
+
+    def __init__(self, pairs: int = 4) -> None:
+        super().__init__()
+        self.one, self.other = nn.Identity(), nn.Identity()
+        self.pairs = pairs
+
+    def forward(self, x: Tensor) -> Tensor:
+        ones = torch.ones(len(x), self.pairs)
+        return 1.5 * (self.one(ones) + self.other(ones))
+
+
+def mlp(seed: int, scale: float) -> nn.Module:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
+    return scaled(net, scale)
+
+
+def conv(seed: int, scale: float) -> nn.Module:
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.Tanh(),
+        nn.Conv2d(4, 3, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(3, 2),
+        nn.Tanh(),
+        nn.Linear(2, 1),
+    )
+    return scaled(net, scale)
+
+
+def scaled(net: nn.Module, scale: float) -> nn.Module:
+    """Enlarge the weights, so that masks matter and the posterior is far from the prior."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(scale)
+    return net
+
+
+@dataclass
+class Problem:
+    build: Callable[[], nn.Module]
+    sites: list[str]
+    likelihood: gfo.Likelihood
+    keep: float
+    x: Tensor
+    y: Tensor
+
+    def wrap(self, **options: object) -> gfo.MaskedModel:
+        model = gfo.wrap(
+            self.build(),
+            "gflowout",
+            self.sites,
+            likelihood=self.likelihood,
+            example=(self.x,),
+            prior_keep=self.keep,
+            **options,
+        )
+        model.backbone.requires_grad_(False)
+        model.method.prior.requires_grad_(False)
+        return model
+
+
+def problem(name: str) -> Problem:
+    draws = torch.Generator().manual_seed(103)
+    if name == "mlp":
+        x, y = torch.randn(4, 4, generator=draws), torch.tensor([0, 1, 2, 1])
+        return Problem(lambda: mlp(3, 4.0), ["1", "3"], gfo.Categorical(3), 0.7, x, y)
+    if name == "conv":
+        x, y = torch.randn(3, 1, 4, 4, generator=draws), torch.tensor([0.0, 1.0, 1.0])
+        return Problem(lambda: conv(1, 3.0), ["1", "3", "6"], gfo.Binary(), 0.5, x, y)
+    likelihood = gfo.Gaussian(4, noise=0.5, learn_noise=False)
+    x, y = torch.randn(2, 3, generator=draws), torch.full((2, 4), 1.5)
+    return Problem(Pairs, ["one", "other"], likelihood, 0.5, x, y)
+
+
+@cache
+def exact(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Prior, posterior, best factorised posterior (all logs, [batch, masks]) and log evidence."""
+    given = problem(name)
+    model = given.wrap()
+    units = [site.units for site in model.sites]
+    prior = enumeration.log_fixed_prior(enumeration.all_masks(sum(units)), given.keep)
+    joint = enumeration.log_likelihoods(model, given.x, given.y) + prior
+    evidence = joint.logsumexp(-1)
+    posterior = joint - evidence[:, None]
+    best = enumeration.best_factorised(posterior, units, steps=600)
+    return prior.expand_as(posterior), posterior, best, evidence
+
+
+def train(model: gfo.MaskedModel, x: Tensor, y: Tensor, steps: int, repeats: int = 48) -> None:
+    torch.manual_seed(0)
+    groups = model.parameter_groups(generator_lr=1e-2, log_z_lr=5e-2)
+    optimiser = torch.optim.Adam(groups)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    x, y = x.repeat(repeats, *[1] * (x.dim() - 1)), y.repeat(repeats, *[1] * (y.dim() - 1))
+    for _ in range(steps):
+        optimiser.zero_grad()
+        model(x, y=y).total.backward()
+        optimiser.step()
+        schedule.step()
+
+
+def check(name: str, exploration: dict[str, float], within: float, steps: int = 900) -> None:
+    """Train q and compare it with the enumerated truth."""
+    given = problem(name)
+    model = given.wrap(**exploration)
+    train(model, given.x, given.y, steps)
+    _, posterior, best, evidence = exact(name)
+    q = enumeration.generator_log_prob(model, model.method.posterior, given.x, given.y)
+    to_best = enumeration.total_variation(q, best).max().item()
+    gap = enumeration.total_variation(q, posterior) - enumeration.total_variation(best, posterior)
+    log_z = model(given.x, y=given.y).log_z.detach()
+    assert to_best <= within, f"{to_best:.3f} away from the best factorised posterior"
+    assert gap.max().item() <= within
+    if exploration is ON_POLICY:
+        assert (log_z - evidence).abs().max().item() <= 0.05, "log Z is not the evidence"
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "pairs"])
+def test_the_problems_ask_for_something(name: str) -> None:
+    prior, posterior, best, _ = exact(name)
+    assert enumeration.total_variation(prior, posterior).min() >= 0.2
+    assert enumeration.kl(best, posterior).max() <= 0.04  # so log Z can be the evidence
+
+
+def test_one_posterior_has_many_modes() -> None:
+    _, posterior, _, _ = exact("pairs")
+    modes = (posterior > posterior.amax(-1, keepdim=True) - 1e-4).sum(-1)
+    assert modes.tolist() == [16, 16]
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "pairs"])
+def test_on_policy_the_posterior_is_found(name: str) -> None:
+    check(name, ON_POLICY, within=0.03)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "pairs"])
+def test_with_the_papers_exploration_the_posterior_is_found(name: str) -> None:
+    check(name, EXPLORING, within=0.10)
+
+
+def wrong_sign(mask: Tensor, logits: Tensor) -> Tensor:
+    return (mask * F.logsigmoid(logits) - (1 - mask) * F.logsigmoid(-logits)).sum(-1)
+
+
+def value_drawn(mask: Tensor, logits: Tensor) -> Tensor:
+    """Sum of log pi whatever was drawn: what the authors' scripts compute."""
+    return F.logsigmoid(logits).sum(-1) + 0 * mask.sum(-1)
+
+
+def tempered(mask: Tensor, logits: Tensor) -> Tensor:
+    centre = policy.logit(0.7)
+    cooler = centre + (logits - centre) / EXPLORING["temperature"]
+    return torch.distributions.Bernoulli(logits=cooler).log_prob(mask).sum(-1)
+
+
+def broadcast(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tensor:
+    return (log_z.unsqueeze(-1) + log_q - log_reward).square()
+
+
+def without_prior(log_likelihood: Tensor, log_prior: Tensor, beta: float = 1.0) -> Tensor:
+    return (beta * log_likelihood + 0 * log_prior).detach()
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "mutant", "exploration", "within"),
+    [
+        (policy, "log_prob", wrong_sign, ON_POLICY, 0.03),
+        (policy, "log_prob", value_drawn, ON_POLICY, 0.03),
+        (policy, "log_prob", tempered, EXPLORING, 0.10),
+        (objectives, "trajectory_balance", broadcast, ON_POLICY, 0.03),
+        (objectives, "log_reward", without_prior, ON_POLICY, 0.03),
+    ],
+    ids=["wrong-sign", "value-drawn", "tempered-log-q", "broadcast-log-z", "reward-without-prior"],
+)
+def test_a_wrong_objective_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    function: str,
+    mutant: Callable[..., Tensor],
+    exploration: dict[str, float],
+    within: float,
+) -> None:
+    exact("mlp")
+    monkeypatch.setattr(module, function, mutant)
+    with pytest.raises(AssertionError):
+        check("mlp", exploration, within, steps=400)
+
+
+def test_the_check_on_wrong_objectives_passes_for_the_right_one() -> None:
+    check("mlp", ON_POLICY, within=0.03, steps=400)
+
+
+def teacher_data(net: nn.Module, seed: int, examples: int) -> tuple[Tensor, Tensor]:
+    """Labels drawn from the network under one hidden mask."""
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randn(examples, 4, generator=draws)
+    masks = (torch.rand(2, 5, generator=draws) < 0.5).float()
+    with torch.no_grad():
+        hidden = net[3](net[2](net[1](net[0](x)) * masks[0])) * masks[1]
+        return x, net[4](hidden).softmax(-1).multinomial(1, generator=draws).squeeze(-1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_id_gflowout_finds_the_posterior_of_a_data_set_with_default_options(seed: int) -> None:
+    net = mlp(seed, 2.0)
+    x, y = teacher_data(net, seed, examples=32)
+    model = gfo.wrap(
+        net,
+        "id-gflowout",
+        ["1", "3"],
+        likelihood=gfo.Categorical(3),
+        example=(x[:2],),
+        train_size=len(x),
+    )
+    net.requires_grad_(False)
+    prior = enumeration.log_fixed_prior(enumeration.all_masks(10), 0.5)
+    joint = enumeration.log_likelihoods(model, x, y).sum(0, keepdim=True) + prior
+    posterior = joint - joint.logsumexp(-1, keepdim=True)
+    best = enumeration.best_factorised(posterior, [5, 5], steps=600)
+    assert enumeration.total_variation(prior, posterior).item() >= 0.2
+
+    torch.manual_seed(0)
+    optimiser = torch.optim.Adam(model.parameter_groups())
+    for _ in range(3000):
+        optimiser.zero_grad()
+        model(x, y=y).total.backward()
+        optimiser.step()
+
+    q = enumeration.generator_log_prob(model, model.method.posterior, x[:1], y[:1])
+    reached = enumeration.total_variation(q, posterior) - enumeration.total_variation(
+        best, posterior
+    )
+    assert enumeration.total_variation(q, best).item() <= 0.10
+    assert reached.item() <= 0.10
