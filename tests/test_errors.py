@@ -443,7 +443,10 @@ class Changing(nn.Module):
         ("skipped", "site 'second' did not run in the forward pass"),
         ("twice", "site 'second' ran twice in one forward pass: give each place a submodule"),
         ("swapped", "site 'second' did not run before 'pick'"),
-        ("reshaped", r"site 'pick' changed its shape: got \[6, 3\], expected 2 axes with 5 units"),
+        (
+            "reshaped",
+            r"site 'pick' changed its shape: got \[\d+, 3\], expected 2 axes with 5 units",
+        ),
     ],
 )
 def test_sites_that_change_after_wrapping(method: str, call: str, mode: str, message: str) -> None:

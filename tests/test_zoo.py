@@ -318,7 +318,8 @@ def test_training_pass_is_one_forward_and_one_backward(method: str) -> None:
         counter.batches.clear()
     model(torch.randn(5, 4), y=torch.randint(3, (5,))).total.backward()
     assert (len(forwards), len(backwards)) == (1, 1)
-    assert net[2].batches == net[6].batches == [5]
+    draws = getattr(model.method.options, "draws", 1)
+    assert net[2].batches == net[6].batches == [5 * draws]
     for handle in handles:
         handle.remove()
 

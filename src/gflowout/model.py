@@ -423,9 +423,14 @@ class _Scorer:
             noise=Noise(copies=copies), given=given, label=tree.repeat(self.label, copies)
         )
         output = logits_of(self.runner.run(draw, trajectory))
-        trajectory.log_likelihood = self.model.likelihood.log_prob(
-            output, tree.repeat(self.target, copies)
-        )
+        likelihood = self.model.likelihood
+        try:
+            trajectory.log_likelihood = likelihood.log_prob(
+                output, tree.repeat(self.target, copies)
+            )
+        except ValueError:
+            likelihood.log_prob(output[: len(self.target)], self.target)  # as the user sees it
+            raise
         return trajectory
 
 
