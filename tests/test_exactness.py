@@ -1,4 +1,4 @@
-"""The posterior that trajectory balance learns is the exact one, on networks that can be enumerated.
+"""The posterior that trajectory balance learns is the exact one, where it can be enumerated.
 
 The backbone and the prior are frozen, every mask is enumerated, and q is compared with the best
 distribution that its factorisation can represent. The same check must fail for objectives that
@@ -94,10 +94,10 @@ def problem(name: str) -> Problem:
     draws = torch.Generator().manual_seed(103)
     if name == "mlp":
         x, y = torch.randn(4, 4, generator=draws), torch.tensor([0, 1, 2, 1])
-        return Problem(lambda: mlp(3, 4.0), ["1", "3"], gfo.Categorical(3), 0.7, x, y)
+        return Problem(lambda: mlp(3, 3.0), ["1", "3"], gfo.Categorical(3), 0.7, x, y)
     if name == "conv":
         x, y = torch.randn(3, 1, 4, 4, generator=draws), torch.tensor([0.0, 1.0, 1.0])
-        return Problem(lambda: conv(1, 3.0), ["1", "3", "6"], gfo.Binary(), 0.5, x, y)
+        return Problem(lambda: conv(0, 4.0), ["1", "3", "6"], gfo.Binary(), 0.5, x, y)
     likelihood = gfo.Gaussian(4, noise=0.5, learn_noise=False)
     x, y = torch.randn(2, 3, generator=draws), torch.full((2, 4), 1.5)
     return Problem(Pairs, ["one", "other"], likelihood, 0.5, x, y)
@@ -130,11 +130,11 @@ def train(model: gfo.MaskedModel, x: Tensor, y: Tensor, steps: int, repeats: int
         schedule.step()
 
 
-def check(name: str, exploration: dict[str, float], within: float, steps: int = 900) -> None:
+def check(name: str, exploration: dict[str, float], within: float) -> None:
     """Train q and compare it with the enumerated truth."""
     given = problem(name)
     model = given.wrap(**exploration)
-    train(model, given.x, given.y, steps)
+    train(model, given.x, given.y, steps=800)
     _, posterior, best, evidence = exact(name)
     q = enumeration.generator_log_prob(model, model.method.posterior, given.x, given.y)
     to_best = enumeration.total_variation(q, best).max().item()
@@ -150,7 +150,7 @@ def check(name: str, exploration: dict[str, float], within: float, steps: int = 
 def test_the_problems_ask_for_something(name: str) -> None:
     prior, posterior, best, _ = exact(name)
     assert enumeration.total_variation(prior, posterior).min() >= 0.2
-    assert enumeration.kl(best, posterior).max() <= 0.04  # so log Z can be the evidence
+    assert enumeration.kl(best, posterior).max() <= 0.03  # so log Z can be the evidence
 
 
 def test_one_posterior_has_many_modes() -> None:
@@ -214,11 +214,7 @@ def test_a_wrong_objective_is_caught(
     exact("mlp")
     monkeypatch.setattr(module, function, mutant)
     with pytest.raises(AssertionError):
-        check("mlp", exploration, within, steps=400)
-
-
-def test_the_check_on_wrong_objectives_passes_for_the_right_one() -> None:
-    check("mlp", ON_POLICY, within=0.03, steps=400)
+        check("mlp", exploration, within)
 
 
 def teacher_data(net: nn.Module, seed: int, examples: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 DIRECT_GAIN = 10.0
 """Logits per unit of a parameter where a generator has no inputs.
 

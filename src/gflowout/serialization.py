@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from torch import Tensor, nn
 
 from gflowout import checks
 from gflowout.calls import CallSpec
-from gflowout.likelihoods import LIKELIHOODS
-from gflowout.methods import METHODS
-from gflowout.model import MaskedModel, assemble
+from gflowout.likelihoods import LIKELIHOODS, Likelihood
+from gflowout.methods import METHODS, Method
+from gflowout.model import PREFIX, MaskedModel, assemble
 from gflowout.sites import INPUT, Site
 
 FORMAT = 1
@@ -101,8 +102,23 @@ def load(path: str | os.PathLike[str], backbone: nn.Module) -> MaskedModel:
     if not Path(path).is_file():
         raise FileNotFoundError(f"path: there is no file {where!r}")
     config, tensors = _read(where)
-    model = _build(where, config, backbone)
-    _compare(where, tensors, model)
+    with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
+        parts = _parts(where, config)
+        method = parts.method(parts.sites, parts.likelihood, parts.options)
+        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
+    _check_backbone(where, backbone, parts.sites)
+    _compare(where, tensors, backbone, added)
+    parts = _parts(where, config)
+    with torch.random.fork_rng(devices=[]):
+        model = assemble(
+            backbone,
+            parts.method.name,
+            parts.sites,
+            parts.likelihood,
+            parts.spec,
+            parts.options,
+            bool(config["validate"]),
+        )
     model.load_state_dict(tensors)
     return model
 
@@ -159,17 +175,33 @@ def _parse(where: str, text: str) -> dict[str, Any]:
     return dict(config)
 
 
-def _build(where: str, config: dict[str, Any], backbone: nn.Module) -> MaskedModel:
-    """Assemble the model; every value of the configuration is checked by what takes it."""
+@dataclass(frozen=True)
+class _Parts:
+    method: type[Method]
+    options: Any
+    likelihood: Likelihood
+    sites: list[Site]
+    spec: CallSpec
+
+
+def _parts(where: str, config: dict[str, Any]) -> _Parts:
+    """Read the configuration; every value is checked by what takes it."""
     try:
         method = METHODS[checks.choice("method", config["method"], METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])
         sites = [Site(**_checked_site(site)) for site in config["sites"]]
+        if not sites:
+            raise ValueError("there are no sites")
         spec = CallSpec(**_tuples(config["spec"]))
+        config["validate"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where!r} has a damaged configuration: {error}") from error
+        raise ValueError(f"{where!r} has a damaged configuration: {error!r}") from error
+    return _Parts(method, options, likelihood, sites, spec)
+
+
+def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
     names = dict(backbone.named_modules())
     for site in sites:
         if site.name != INPUT and site.name not in names:
@@ -177,10 +209,6 @@ def _build(where: str, config: dict[str, Any], backbone: nn.Module) -> MaskedMod
                 f"the backbone ({type(backbone).__name__}) has no submodule {site.name!r}, which "
                 f"is a site of {where!r}: it is of another architecture"
             )
-    with torch.random.fork_rng(devices=[]):
-        return assemble(
-            backbone, method.name, sites, likelihood, spec, options, bool(config.get("validate"))
-        )
 
 
 def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
@@ -195,10 +223,17 @@ def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
     return site
 
 
-def _compare(where: str, tensors: dict[str, Tensor], model: MaskedModel) -> None:
+def _compare(
+    where: str,
+    tensors: dict[str, Tensor],
+    backbone: nn.Module,
+    added: dict[str, dict[str, Tensor]],
+) -> None:
     """Raise unless the file has exactly the model's tensors, before any is copied."""
-    expected = model.state_dict()
-    backbone = type(model.backbone).__name__
+    expected = dict(backbone.state_dict())
+    for part, state in added.items():
+        expected |= {f"{PREFIX}.{part}.{key}": value for key, value in state.items()}
+    name = type(backbone).__name__
     for problem, keys in (
         ("lacks", expected.keys() - tensors.keys()),
         ("has, beyond the backbone's,", tensors.keys() - expected.keys()),
@@ -206,13 +241,13 @@ def _compare(where: str, tensors: dict[str, Tensor], model: MaskedModel) -> None
         if keys:
             listed = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
             raise ValueError(
-                f"{where!r} does not fit the backbone ({backbone}): it {problem} {len(keys)} "
+                f"{where!r} does not fit the backbone ({name}): it {problem} {len(keys)} "
                 f"tensors: {listed}"
             )
     for key, tensor in tensors.items():
         if tensor.shape != expected[key].shape:
             raise ValueError(
-                f"{where!r} does not fit the backbone ({backbone}): {key!r} has shape "
+                f"{where!r} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
             )
 

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import gflowout as gfo
+
+METHODS: dict[str, dict[str, Any]] = {
+    "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
+    "id-gflowout": {"train_size": 40, "log_z": "learned", "draws": 2},
+    "mc": {"rate": 0.3},
+    "none": {},
+}
+
+
+def net(width: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def wrapped(method: str = "gflowout") -> gfo.MaskedModel:
+    torch.manual_seed(0)
+    x = torch.randn(16, 4)
+    model = gfo.wrap(
+        net(),
+        method,
+        ["2"],
+        likelihood=gfo.Gaussian(3, noise=0.5),
+        example=(x,),
+        **METHODS[method],
+    )
+    model(x, y=torch.randn(16, 3)).total.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def predicted(model: gfo.MaskedModel) -> Tensor:
+    x = torch.linspace(-1, 1, 24).reshape(6, 4)
+    return model.predict(x, generator=torch.Generator().manual_seed(0)).outputs
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in module.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loaded_model_is_the_saved_one(method: str, tmp_path: Path) -> None:
+    model = wrapped(method)
+    path = tmp_path / "model.safetensors"
+    gfo.save(model, path)
+    loaded = gfo.load(path, net().eval())
+    assert torch.equal(predicted(loaded), predicted(model))
+    assert same(state(loaded), state(model))
+    assert loaded.method.options == model.method.options
+    assert loaded.sites == model.sites
+    assert loaded.spec == model.spec
+    assert loaded.likelihood.config() == model.likelihood.config()
+    assert not loaded.training
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_loaded_model_trains_on(tmp_path: Path) -> None:
+    gfo.save(wrapped(), tmp_path / "m")
+    loaded = gfo.load(tmp_path / "m", net())
+    loaded(torch.randn(8, 4), y=torch.randn(8, 3)).total.backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    gfo.save(wrapped(), tmp_path / "m")
+    backbone = net()
+    before = torch.get_rng_state()
+    gfo.load(tmp_path / "m", backbone)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.act, self.other = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.act(self.one(x)))
+
+
+def test_tied_weights_survive(tmp_path: Path) -> None:
+    x = torch.randn(5, 4)
+    model = gfo.wrap(Tied(), "mc", ["act"], likelihood=gfo.Categorical(4), example=(x,))
+    gfo.save(model, tmp_path / "m")
+    loaded = gfo.load(tmp_path / "m", Tied())
+    assert loaded.backbone.one.weight is loaded.backbone.other.weight
+    assert torch.equal(predicted(loaded), predicted(model))
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m"
+    gfo.save(wrapped(), path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        gfo.save(wrapped("mc"), path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+def test_saving_into_nowhere_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        gfo.save(wrapped(), tmp_path / "missing" / "m")
+    with pytest.raises(IsADirectoryError, match="must be a file"):
+        gfo.save(wrapped(), tmp_path)
+    with pytest.raises(TypeError, match=r"must come from gfo\.wrap"):
+        gfo.save(net(), tmp_path / "m")  # type: ignore[arg-type]
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Write the file again with a changed configuration."""
+    with safe_open(str(path), framework="pt") as file:
+        config = json.loads(file.metadata()["gflowout"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"gflowout": json.dumps({**config, **changes})})
+
+
+def refuse(path: Path, backbone: nn.Module, match: str) -> None:
+    """Loading fails with a message and the backbone is as it was."""
+    before, hooks = state(backbone), len(backbone._forward_hooks)
+    with pytest.raises(ValueError, match=match):
+        gfo.load(path, backbone)
+    assert same(state(backbone), before)
+    assert len(backbone._forward_hooks) == hooks
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    gfo.save(wrapped(), tmp_path / "m")
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, -1, -1000])
+def test_a_truncated_file_is_named(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+    refuse(path, net(), "truncated or not a safetensors file")
+
+
+def test_other_versions_are_named(path: Path) -> None:
+    rewrite(path, format=99)
+    refuse(path, net(), "format version 99, this gflowout reads version 1")
+
+
+def test_another_backbone_is_named(path: Path) -> None:
+    refuse(path, net(width=9), r"'0\.bias' has shape \[8\] in the file and \[9\]")
+    refuse(path, nn.Linear(4, 3), "no submodule '2'.*another architecture")
+    longer = nn.Sequential(*net(), nn.Linear(3, 3))
+    refuse(path, longer, r"lacks 2 tensors: 4\.bias, 4\.weight")
+    shorter = nn.Sequential(*list(net())[:3])
+    refuse(path, shorter, r"beyond the backbone's, 2 tensors: 3\.bias")
+
+
+def test_foreign_files_are_named(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    save_file({"weight": torch.zeros(2)}, foreign)
+    refuse(foreign, net(), "not written by gflowout.save")
+    foreign.write_bytes(b"not at all")
+    refuse(foreign, net(), "truncated or not a safetensors file")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        gfo.load(tmp_path / "missing", net())
+    with pytest.raises(TypeError, match="bare"):
+        gfo.load(foreign, wrapped())
+
+
+SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "os.system"},
+        {"method": ["gflowout"]},
+        {"likelihood": "__import__"},
+        {"likelihood_options": {"dim": 10**15}},
+        {"options": {"unknown": 1}},
+        {"options": {"hidden": [10**12]}},
+        {"options": {"temperature": "hot"}},
+        {"options": None},
+        {"sites": [{**SITE, "units": 10**15}]},
+        {"sites": [{**SITE, "axis": 7}]},
+        {"sites": [{**SITE, "name": 3}]},
+        {"sites": "all"},
+        {"sites": []},
+        {"spec": {}},
+        {"spec": [1, 2]},
+    ],
+    ids=str,
+)
+def test_a_hostile_configuration_is_refused(path: Path, changes: dict[str, Any]) -> None:
+    rewrite(path, **changes)
+    refuse(path, net(), "damaged configuration|does not fit|no submodule")
+
+
+def test_deep_json_and_a_huge_header_are_refused(path: Path) -> None:
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"gflowout": "[" * 100_000})
+    refuse(path, net(), "damaged configuration")
+    save_file(tensors, path, metadata={"gflowout": "[1]"})
+    refuse(path, net(), "format version None")
+    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    refuse(path, net(), "truncated or not a safetensors file")
+
+
+def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (os.mkdir, (str(tmp_path / "executed"),))
+
+    bomb = tmp_path / "bomb"
+    bomb.write_bytes(pickle.dumps(Bomb()))
+    refuse(bomb, net(), "truncated or not a safetensors file")
+    torch.save({"x": Bomb()}, bomb)
+    refuse(bomb, net(), "truncated or not a safetensors file")
+    assert not (tmp_path / "executed").exists()
