@@ -21,7 +21,7 @@ from gflowout.methods.base import DrawMask
 from gflowout.sites import MaskedPass, Site
 from gflowout.trajectory import Noise, Trajectory
 
-FOLDED_ELEMENTS = 2**18
+FOLDED_ELEMENTS = 2**20
 """Elements of the largest activation up to which folding draws into a batch pays on a CPU."""
 
 _prefix_lock = threading.Lock()

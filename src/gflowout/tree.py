@@ -74,7 +74,7 @@ def repeat(tensor: Tensor, copies: int) -> Tensor:
         >>> repeat(torch.tensor([1, 2]), 2)
         tensor([1, 2, 1, 2])
     """
-    return tensor.repeat(copies, *(1 for _ in tensor.shape[1:]))
+    return tensor if copies == 1 else tensor.repeat(copies, *(1 for _ in tensor.shape[1:]))
 
 
 def _children(value: Any) -> list[tuple[Any, Any]]:

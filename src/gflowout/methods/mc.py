@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gflowout import checks
+from gflowout import checks, policy
 from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses, scaled
 from gflowout.trajectory import Trajectory
 
@@ -47,7 +47,7 @@ class MCDropout(Method):
         rows = activation.shape[place.batch_axis] // trajectory.copies
         mask = trajectory.mask(
             site,
-            lambda: (trajectory.noise.uniform(rows, place.units, activation) < keep).to(
+            lambda: policy.below(trajectory.noise.uniform(rows, place.units, activation), keep).to(
                 activation.dtype
             ),
         )
