@@ -588,3 +588,29 @@ def test_files(tmp_path: Any) -> None:
         gfo.save(MLP(), tmp_path / "model")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="there is no file"):
         gfo.load(tmp_path / "nothing", MLP())
+
+
+def test_a_keyword_that_the_wrapped_model_takes_is_named() -> None:
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.out = nn.ReLU(), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
+            return self.out(self.act(x))
+
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="'masks' is a keyword of the wrapped model's own"):
+        gfo.wrap(
+            Takes(),
+            "mc",
+            ["act"],
+            likelihood=gfo.Categorical(2),
+            example={"x": x, "masks": x},
+        )
+
+
+def test_binary_refuses_two_logits_at_once() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"for two logits use Categorical\(2\)"):
+        gfo.wrap(net, "mc", ["1"], likelihood=gfo.Binary(), example=(torch.zeros(2, 3),))

@@ -302,7 +302,7 @@ def test_layers_before_the_first_mask_run_once(
     net[6].batches.clear()
     model.predict(torch.randn(5, 4), samples=20, chunk=chunk)
     assert net[2].batches == [5]
-    assert net[6].batches == later
+    assert net[6].batches == ([5] if method == "none" else later)  # all its draws are one
 
 
 @every_method
@@ -342,7 +342,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
     x = torch.randn(5, 4)
     counter = net[6]
     counter.batches.clear()
-    counter.fails_at = 2 if call == "predict" else 1
+    counter.fails_at = 2 if call == "predict" and method != "none" else 1
     before = footprint(model)
     with pytest.raises(RuntimeError, match="on purpose"):
         run(model, x)

@@ -147,29 +147,42 @@ class Binary(Likelihood):
 
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
         """Check that labels are in [0, 1]; soft labels are allowed."""
-        return _unit_interval(self, _squeeze(_tensor(y)), values)
+        squeezed = _squeeze(_tensor(y))
+        if squeezed.dim() != 1:
+            raise ValueError(f"y must have shape [{len(y)}] for {self}, got {list(y.shape)}")
+        return _unit_interval(self, squeezed, values)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-probability of the labels; the expected one for soft labels."""
-        output = _squeeze(output)
+        output = self._log_odds(output)
         _shapes(self, output.shape, target)
-        return _per_example(_bernoulli(output, target))
+        return _bernoulli(output, target)
 
     def encode(self, target: Tensor) -> Tensor:
-        """Labels as -1 and 1, averaged over any further axes."""
-        return (2 * target - 1).reshape(len(target), -1).mean(1, keepdim=True)
+        """Labels as -1 and 1."""
+        return (2 * target - 1).unsqueeze(-1)
 
     def samples(self, output: Tensor) -> Tensor:
         """Probability of a yes."""
-        return _precise(_squeeze(output)).sigmoid()
+        return _precise(self._log_odds(output)).sigmoid()
 
     def class_logits(self, output: Tensor) -> Tensor:
         """Logits of no and yes, half of the log-odds each way."""
-        return _two_sided(_squeeze(output))
+        return _two_sided(self._log_odds(output))
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
         return {}
+
+    def _log_odds(self, output: Tensor) -> Tensor:
+        squeezed = _squeeze(output)
+        if squeezed.dim() != 1:
+            raise ValueError(
+                f"{self} takes an output of shape [batch] or [batch, 1], the backbone gives "
+                f"{list(output.shape)}; for two logits use Categorical(2), for several yes-or-no "
+                "labels MultiLabel"
+            )
+        return squeezed
 
 
 class MultiLabel(Likelihood):

@@ -28,6 +28,9 @@ from gflowout.trajectory import Noise, Trajectory, merge
 PREFIX = "gflowout"
 """Where a wrapped model's state_dict keeps what wrapping added."""
 
+RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_masks"})
+"""Keywords that the wrapped model takes for itself."""
+
 _SEED_LIMIT = 2**62
 
 
@@ -84,7 +87,15 @@ def wrap(
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
     names = find(backbone, sites)
-    learned, spec, output = learn(backbone, names, *split_example(example))
+    args, kwargs = split_example(example)
+    taken = RESERVED & kwargs.keys()
+    if taken:
+        raise ValueError(
+            f"example: {sorted(taken)[0]!r} is a keyword of the wrapped model's own ("
+            f"{', '.join(sorted(RESERVED))}); give this argument of the backbone by position, or "
+            "rename it"
+        )
+    learned, spec, output = learn(backbone, names, args, kwargs)
     model = assemble(backbone, method, learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
     return model
@@ -239,11 +250,16 @@ class MaskedModel(nn.Module):
             given = self._replayed(masks, samples, runner.batch_size())
             samples = len(given[0])
         count = 20 if samples is None else samples
+        seeds = _seeds(count, generator)
+        same = self.method.deterministic and given is None
         # Tensors of inference mode do not tell whether they were changed in place.
         with torch.inference_mode(False), torch.no_grad(), evaluating(self):
             outputs, drawn = runner.sample(
-                self.method.draw, _seeds(count, generator), chunk, given, return_masks
+                self.method.draw, seeds[:1] if same else seeds, chunk, given, return_masks
             )
+        if same:
+            outputs = outputs.expand(count, *outputs.shape[1:])
+            drawn = drawn and [mask.expand(count, *mask.shape[1:]) for mask in drawn]
         if self.validate and bool(outputs.isnan().any()):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
             if plain is not None:

@@ -93,6 +93,8 @@ class Method(nn.Module):
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]]
+    deterministic: ClassVar[bool] = False
+    """Whether every draw of a prediction is the same."""
 
     def __init__(self, sites: Sequence[Site], likelihood: Likelihood, options: Any) -> None:
         super().__init__()

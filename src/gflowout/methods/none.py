@@ -23,6 +23,7 @@ class NoDropout(Method):
 
     name = "none"
     Options = NoDropoutOptions
+    deterministic = True
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Keep every unit."""
