@@ -273,7 +273,7 @@ def test_labels(method: str, y: Any, error: type[Exception], message: str) -> No
         (gfo.Gaussian(1), 1, Y, TypeError, "y must be a floating-point tensor.*got torch.int64"),
         (gfo.Gaussian(2), 2, X, ValueError, r"y must have shape \[batch, ..., 2\].*got \[6, 4\]"),
         (gfo.Binary(), 1, Y, ValueError, r"y must be in \[0, 1\] for Binary\(\), got.*0 to 2"),
-        (gfo.Binary(), 1, X, ValueError, r"y must be in \[0, 1\] for Binary"),
+        (gfo.Binary(), 1, X[:, 0], ValueError, r"y must be in \[0, 1\] for Binary"),
         (gfo.Binary(), 1, NAN[:, 0], ValueError, r"y must be in \[0, 1\].*nan"),
         (gfo.Binary(), 1, torch.zeros(6, 2), ValueError, r"y must have shape \[6\].*got \[6, 2\]"),
         (gfo.MultiLabel(3), 3, X[:, :3] + 5, ValueError, r"y must be in \[0, 1\] for MultiLabel"),

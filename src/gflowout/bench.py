@@ -32,9 +32,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "mc": {},
     "id-gflowout": {"train_size": 50_000},
+    "id-gflowout draws=1": {"train_size": 50_000, "draws": 1},
     "gflowout": {},
 }
-"""What is timed: method and options, in the order of the tables."""
+"""What is timed, in the order of the tables: a label that starts with the method, and options."""
 
 BARE = "bare"
 """The backbone on its own, without this library."""
@@ -308,7 +309,7 @@ def _models(build: Callable[[], Any], x: Tensor, last: int = 0) -> dict[str, gfo
         net = build()
         models[name] = gfo.wrap(
             net,
-            name,
+            name.split()[0],
             net.sites[-last:],
             likelihood=gfo.Categorical(_CLASSES),
             example=(x[:2],),

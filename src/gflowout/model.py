@@ -15,15 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from gflowout import checks, tree
-from gflowout.calls import CallSpec, learn, logits_of, split_example
+from gflowout import checks
+from gflowout.calls import CallSpec
 from gflowout.drawing import Runner
+from gflowout.example import learn, split_example
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS, Method
-from gflowout.methods.base import DrawMask
 from gflowout.predictive import Predictive
+from gflowout.scoring import Scorer, masks_of_draws, masks_of_pass
 from gflowout.sites import Site, SiteNames, evaluating, find
-from gflowout.trajectory import Noise, Trajectory, merge
+from gflowout.trajectory import Trajectory
 
 PREFIX = "gflowout"
 """Where a wrapped model's state_dict keeps what wrapping added."""
@@ -197,9 +198,10 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if y is None:
-            trajectory = Trajectory(given=self._given(masks, runner))
-            return runner.run(self.method.draw, trajectory)
-        losses = self.method.step(_Scorer(self, runner, y, masks))
+            given = None if masks is None else masks_of_pass(masks, self.sites, runner.batch_size())
+            return runner.run(self.method.draw, Trajectory(given=given))
+        scorer = Scorer(runner, self.likelihood, y, masks, values=self.validate)
+        losses = self.method.step(scorer)
         if self.validate and math.isnan(losses.nll.item()):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
             if plain is not None:
@@ -247,7 +249,9 @@ class MaskedModel(nn.Module):
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         given = None
         if masks is not None:
-            given = self._replayed(masks, samples, runner.batch_size())
+            given = masks_of_draws(masks, self.sites, runner.batch_size())
+            if samples not in (None, len(given[0])):
+                raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
             samples = len(given[0])
         count = 20 if samples is None else samples
         seeds = _seeds(count, generator)
@@ -348,106 +352,6 @@ class MaskedModel(nn.Module):
             f"site {site.name!r}: {site.units} units on axis {site.axis}" for site in self.sites
         ]
         return "\n".join(lines)
-
-    def _given(self, masks: Sequence[Tensor] | None, runner: Runner) -> list[Tensor] | None:
-        """Check masks for one pass and return them as [batch, units] per site."""
-        if masks is None:
-            return None
-        batch = runner.batch_size()
-        given = []
-        for mask, site in zip(self._per_site(masks), self.sites, strict=True):
-            rows = mask.shape[0] if mask.dim() else 0
-            fits = batch is None or rows in (1, batch)
-            if mask.dim() != 2 or mask.shape[1] != site.units or not fits:
-                raise ValueError(
-                    f"masks: the one of site {site.name!r} must have shape "
-                    f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
-                    f"{list(mask.shape)}"
-                )
-            given.append(mask if batch is None else mask.expand(batch, -1))
-        return given
-
-    def _replayed(
-        self, masks: Sequence[Tensor], samples: int | None, batch: int | None = None
-    ) -> list[Tensor]:
-        given = self._per_site(masks)
-        counts = {mask.shape[0] for mask in given if mask.dim() == 3}
-        for mask, site in zip(given, self.sites, strict=True):
-            fits = mask.dim() == 3 and (batch is None or mask.shape[1] in (1, batch))
-            if not fits or mask.shape[2] != site.units or len(counts) != 1:
-                raise ValueError(
-                    f"masks: the one of site {site.name!r} must have shape [samples, "
-                    f"{batch or 'batch'}, {site.units}], with the same number of samples at every "
-                    f"site, got {list(mask.shape)}"
-                )
-        if samples is not None and samples not in counts:
-            raise ValueError(f"samples is {samples}, but masks holds {counts.pop()} samples")
-        return [mask if batch is None else mask.expand(-1, batch, -1) for mask in given]
-
-    def _per_site(self, masks: Any) -> list[Tensor]:
-        if not isinstance(masks, Sequence) or len(masks) != len(self.sites):
-            count = f"{len(masks)}" if isinstance(masks, Sequence) else type(masks).__name__
-            raise ValueError(
-                f"masks must hold one tensor per site ({len(self.sites)}), got {count}"
-            )
-        like = next(self.method.parameters(), torch.zeros(()))
-        for mask in masks:
-            if not isinstance(mask, Tensor):
-                raise TypeError(f"masks must hold tensors, got {type(mask).__name__}")
-        return [mask.to(like.dtype) for mask in masks]
-
-
-class _Scorer:
-    """Runs the backbone for a method's training step and scores the labels."""
-
-    def __init__(
-        self, model: MaskedModel, runner: Runner, y: Tensor, masks: Sequence[Tensor] | None
-    ) -> None:
-        self.model = model
-        self.runner = runner
-        self.masks = masks
-        self.target = model.likelihood.target(y, values=model.validate)
-        if len(y) == 0:
-            raise ValueError(f"the batch is empty: got y of shape {list(y.shape)}")
-        batch = runner.batch_size()
-        if batch is not None and len(y) != batch:
-            raise ValueError(
-                f"y must have one label per example of the batch of {batch}, got shape "
-                f"{list(y.shape)}"
-            )
-        like = next(model.method.parameters(), None)
-        label = model.likelihood.encode(self.target)
-        self.label = label if like is None else label.to(like.dtype)
-
-    def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
-        if self.masks is not None:
-            return self._replay(draw, self.masks)
-        if copies == 1 or self.runner.can_fold():
-            return self._pass(draw, copies, None)
-        return merge([self._pass(draw, 1, None) for _ in range(copies)])
-
-    def _replay(self, draw: DrawMask, masks: Sequence[Tensor]) -> Trajectory:
-        """Score given masks: [batch, units] per site, or [draws, batch, units]."""
-        per_site = self.model._per_site(masks)
-        if not any(mask.dim() == 3 for mask in per_site):
-            return self._pass(draw, 1, self.model._given(per_site, self.runner))
-        per_draw = zip(*self.model._replayed(per_site, None), strict=True)
-        return merge([self._pass(draw, 1, self.model._given(one, self.runner)) for one in per_draw])
-
-    def _pass(self, draw: DrawMask, copies: int, given: Any) -> Trajectory:
-        trajectory = Trajectory(
-            noise=Noise(copies=copies), given=given, label=tree.repeat(self.label, copies)
-        )
-        output = logits_of(self.runner.run(draw, trajectory))
-        likelihood = self.model.likelihood
-        try:
-            trajectory.log_likelihood = likelihood.log_prob(
-                output, tree.repeat(self.target, copies)
-            )
-        except ValueError:
-            likelihood.log_prob(output[: len(self.target)], self.target)  # as the user sees it
-            raise
-        return trajectory
 
 
 def _seeds(count: int, generator: torch.Generator | None) -> list[int]:

@@ -50,8 +50,8 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         tensor(0.2500)
     """
     # From log-sigmoid of the logits, in one kernel each way.
-    spread = logits.expand_as(mask)
-    return -F.binary_cross_entropy_with_logits(spread, mask, reduction="none").sum(-1)
+    spread, kept = logits.expand_as(mask), mask.to(logits.dtype)
+    return -F.binary_cross_entropy_with_logits(spread, kept, reduction="none").sum(-1)
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:

@@ -99,7 +99,8 @@ class Trajectory:
         """Masks of all sites before this one, side by side: [rows, units so far]."""
         if not self.masks:
             return like.new_zeros(len(like), 0)
-        return torch.cat(self.masks, -1) if len(self.masks) > 1 else self.masks[0]
+        masks = torch.cat(self.masks, -1) if len(self.masks) > 1 else self.masks[0]
+        return masks.to(like.dtype)
 
     def add(self, log_q: Tensor, log_p: Tensor) -> None:
         """Add one site's log-probabilities, [rows] each."""

@@ -97,7 +97,7 @@ class GFlowOut(Method):
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the exploring posterior; account for the mask under posterior and prior."""
         pooled, earlier = self._features(site, activation, trajectory)
-        label = known(trajectory.label)
+        label = known(trajectory.label).to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, label).squeeze(-1)
         posterior = self.posterior[site](earlier, pooled, label)

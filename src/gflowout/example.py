@@ -1,0 +1,271 @@
+"""What one example call teaches: the sites in execution order, and how the backbone is called.
+
+The example is run once as it is and once with its batch doubled. What the two show is kept; what
+they do not show is not assumed. Knows nothing of methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout import tree
+from gflowout.calls import Args, CallSpec, Kwargs, first_size, logits_of, named_tensors
+from gflowout.sites import (
+    DROPOUTS,
+    INPUT,
+    MaskedPass,
+    Site,
+    evaluating,
+    input_tensor,
+    main_tensor,
+)
+
+_CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+_FEATURES_LAST = (
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Embedding,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+)
+
+
+def split_example(example: Any) -> tuple[Args, Kwargs]:
+    """Return the positional and keyword arguments of ``example``."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, tuple | list):
+        return tuple(example), {}
+    raise TypeError(
+        "example must be a tuple of positional arguments or a dict of keyword arguments of the "
+        f"backbone, such as example=(x[:2],), got {type(example).__name__}"
+    )
+
+
+def learn(
+    backbone: nn.Module, names: Mapping[str, int | None], args: Args, kwargs: Kwargs
+) -> tuple[list[Site], CallSpec, Tensor]:
+    """Run the example; return the sites in execution order, how to call, and the output."""
+    named = named_tensors(backbone, args, kwargs)
+    if not named:
+        raise TypeError("example must hold at least one torch.Tensor")
+    for path, tensor in named.items():
+        if tensor.numel() == 0:
+            raise ValueError(
+                f"example must hold a batch of real inputs, got {path!r} of shape "
+                f"{list(tensor.shape)}"
+            )
+    pristine = tree.clone((args, kwargs))
+    copied = named_tensors(backbone, *pristine)
+    versions = {path: _version(tensor) for path, tensor in copied.items()}
+    try:
+        trace = _trace(backbone, names, *pristine)
+    except Exception as error:
+        if str(error).startswith(("site ", "the backbone must")):
+            raise
+        raise ValueError(
+            f"the backbone failed on `example` ({_described(named)}): {error}"
+        ) from error
+    mutates = any(_version(tensor) != versions[path] for path, tensor in copied.items())
+    batch = trace.output.shape[0]
+    for name in names:
+        if trace.runs.get(name, 0) != 1:
+            raise ValueError(
+                f"site {name!r} did not run in the forward pass of `example`"
+                if name not in trace.runs
+                else f"site {name!r} ran {trace.runs[name]} times in the forward pass of "
+                "`example`: give each place a submodule of its own and name those"
+            )
+    batched = tuple(path for path, tensor in named.items() if first_size(tensor) == batch)
+    doubled = _double(backbone, batched, trace, args, kwargs)
+    fixed, unfoldable = _compare(trace, doubled)
+    sites = [
+        _site(name, shape, axis, batch, backbone, doubled) for name, shape, axis in trace.sites
+    ]
+    spec = CallSpec(
+        shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
+        floating={path: tensor.is_floating_point() for path, tensor in named.items()},
+        batched=batched,
+        foldable=doubled is not None,
+        fixed=fixed,
+        unfoldable=unfoldable,
+        mutates=mutates,
+        footprint=max(trace.largest // max(batch, 1), 1),
+    )
+    return sites, spec, trace.output
+
+
+class _Trace:
+    """What a pass over the example shows."""
+
+    def __init__(self) -> None:
+        self.output = torch.empty(0)
+        self.sites: list[tuple[str, tuple[int, ...], int | None]] = []
+        self.runs: dict[str, int] = {}
+        self.shapes: dict[str, list[tuple[int, ...]]] = {}
+        self.largest = 0
+
+
+def _trace(
+    backbone: nn.Module, names: Mapping[str, int | None], args: Args, kwargs: Kwargs
+) -> _Trace:
+    trace = _Trace()
+    units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
+    follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
+
+    def record(name: str, activation: Tensor) -> None:
+        trace.runs[name] = trace.runs.get(name, 0) + 1
+        axis = names[name]
+        if axis is None and units is not None and activation.dim() > 2:
+            known, size = units
+            axis = known if activation.shape[known] == size else None
+            square = activation.dim() == 3 and activation.shape[1] == activation.shape[2]
+            if axis == 1 and square and activation is not follows:
+                raise ValueError(
+                    f"site {name!r} gives shape {list(activation.shape)}, in which axes 1 and 2 "
+                    "are of one size: say which holds the units, as in "
+                    f"sites={{{name!r}: 2}}"
+                )
+        trace.sites.append((name, tuple(activation.shape), axis))
+
+    def hook_for(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            nonlocal units, follows
+            found = [tensor for _, tensor in tree.tensors(output)]
+            trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in found)
+            trace.largest = max([trace.largest, *(tensor.numel() for tensor in found)])
+            if found and found[0].dim() > 2:
+                if isinstance(module, _CHANNELS_FIRST):
+                    units = (1, found[0].shape[1])
+                elif isinstance(module, _FEATURES_LAST):
+                    units = (-1, found[0].shape[-1])
+                chained = follows is not None and len(args) == 1 and args[0] is follows
+                same = chained and found[0].shape == args[0].shape
+                if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
+                    follows = found[0]
+            if name in names:
+                record(name, main_tensor(output, name))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(hook_for(name))
+        for name, module in backbone.named_modules()
+        if name
+    ]
+    try:
+        if INPUT in names:
+            record(INPUT, input_tensor(args, kwargs)[1])
+        trace.output = logits_of(_quiet(backbone, args, kwargs))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return trace
+
+
+def _quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    """Run the backbone without gradients, in eval mode, leaving the random state alone."""
+    with (
+        torch.no_grad(),
+        evaluating(backbone),
+        torch.random.fork_rng(devices=[]),
+        MaskedPass(backbone, (), lambda index, activation: activation),
+    ):
+        return backbone(*args, **kwargs)
+
+
+def _site(
+    name: str,
+    shape: tuple[int, ...],
+    axis: int | None,
+    batch: int,
+    backbone: nn.Module,
+    doubled: _Trace | None,
+) -> Site:
+    rank = len(shape)
+    if rank < 2:
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}: it needs a batch axis and a unit axis"
+        )
+    if axis is None:
+        axis = 1 if rank >= 4 else -1
+    if not -rank <= axis < rank:
+        raise ValueError(f"sites: axis {axis} of {name!r} is outside its shape {list(shape)}")
+    axis %= rank
+    module = None if name == INPUT else backbone.get_submodule(name)
+    sequence_first = getattr(module, "batch_first", True) is False
+    candidates = [at for at in ((1, 0) if sequence_first else (0, 1)) if at != axis]
+    if doubled is not None and name in doubled.shapes:
+        # As many steps as examples look alike, but only the batch grows with the batch.
+        after = doubled.shapes[name][0]
+        candidates = [at for at in candidates if after[at] == 2 * shape[at]]
+    batch_axis = next((at for at in candidates if shape[at] == batch), None)
+    if batch_axis is None or (rank == 2 and batch_axis == 1):
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}, in which no axis before the units (axis "
+            f"{axis}) is the batch of {batch} that the backbone returns for `example`"
+        )
+    rate = float(module.p) if isinstance(module, DROPOUTS) else None
+    return Site(name, shape[axis], axis, rank, batch_axis, rate)
+
+
+def _double(
+    backbone: nn.Module, batched: Sequence[str], trace: _Trace, args: Args, kwargs: Kwargs
+) -> _Trace | None:
+    """Run the example with its batch doubled; return the pass if it proves that folding is safe."""
+    inputs = {id(tensor) for path, tensor in named_tensors(backbone, args, kwargs).items()
+              if path in batched}  # fmt: skip
+    doubled = tree.map_tensors(
+        lambda _, tensor: tree.repeat(tensor, 2) if id(tensor) in inputs else tensor.clone(),
+        (args, kwargs),
+    )
+    try:
+        second = _trace(backbone, {}, *doubled)
+    except Exception:
+        return None
+    expected = tree.repeat(trace.output, 2)
+    if second.output.shape != expected.shape or not torch.allclose(
+        second.output, expected, rtol=1e-3, atol=1e-4, equal_nan=True
+    ):
+        return None
+    return second
+
+
+def _compare(trace: _Trace, doubled: _Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules whose output ignores the batch, and those that cannot be repeated."""
+    fixed: list[str] = []
+    unfoldable: list[str] = []
+    if doubled is None:
+        return (), ()
+    for name, shapes in trace.shapes.items():
+        after = doubled.shapes.get(name)
+        if after == shapes:
+            fixed.append(name)
+        elif after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
+            unfoldable.append(name)
+    return tuple(fixed), tuple(unfoldable)
+
+
+def _described(named: Mapping[str, Tensor]) -> str:
+    return ", ".join(
+        f"{path}: {list(tensor.shape)} {tensor.dtype}" for path, tensor in named.items()
+    )
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
