@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from zoo import METHODS, MLP, Encoder, SharedActivation, Tokens
+from zoo import METHODS, MLP, Encoder, SharedActivation, Tokens, needed
 
 import gflowout as gfo
 
@@ -23,17 +23,13 @@ def _one_seed() -> None:
     torch.default_generator.manual_seed(0)
 
 
-def options(method: str) -> dict[str, Any]:
-    return {"train_size": 50} if method == "id-gflowout" else {}
-
-
 def wrapped(method: str = "gflowout", **changes: Any) -> gfo.MaskedModel:
     given = {
         "backbone": MLP(),
         "sites": ["fc1", "fc2"],
         "likelihood": gfo.Categorical(3),
         "example": (X[:2],),
-        **options(method),
+        **needed(method),
         **changes,
     }
     return gfo.wrap(given.pop("backbone"), method, given.pop("sites"), **given)
@@ -141,17 +137,20 @@ POLICY_OPTIONS = [
 ]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
+TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
+    "gflowout": POLICY_OPTIONS,
+    "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
+    "mc": MC_OPTIONS,
+    "none": [],
+}
+"""Options of every method, each with values of the wrong size and values of the wrong type."""
 
 
 @pytest.mark.parametrize(
     ("method", "name", "value", "error"),
     [
         (method, name, value, error)
-        for method, table in (
-            ("gflowout", POLICY_OPTIONS),
-            ("id-gflowout", POLICY_OPTIONS + ID_OPTIONS),
-            ("mc", MC_OPTIONS),
-        )
+        for method, table in TABLES.items()
         for name, wrong_values, wrong_types in table
         for error, values in ((ValueError, wrong_values), (TypeError, wrong_types))
         for value in values
@@ -166,8 +165,7 @@ def test_options_out_of_range(method: str, name: str, value: Any, error: type[Ex
 
 @every_method
 def test_every_option_is_covered_above(method: str) -> None:
-    tables = {"gflowout": POLICY_OPTIONS, "id-gflowout": POLICY_OPTIONS + ID_OPTIONS}
-    covered = {name for name, *_ in {**tables, "mc": MC_OPTIONS, "none": []}[method]}
+    covered = {name for name, *_ in TABLES[method]}
     listed = vars(wrapped(method).method.options)
     assert set(listed) == covered
     with pytest.raises(TypeError, match=f"method '{method}' has no option 'nothing'") as caught:

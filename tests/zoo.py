@@ -17,9 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflowout as gfo
+import gflowout.methods
 
 METHODS = ("none", "mc", "id-gflowout", "gflowout")
 TRAIN_SIZE = 50
+
+
+def needed(method: str) -> dict[str, Any]:
+    """Options that a method warns about if they are not given."""
+    known = gflowout.methods.METHODS.get(method)
+    return {"train_size": TRAIN_SIZE} if known and hasattr(known.Options, "train_size") else {}
 
 
 @contextmanager
@@ -77,7 +84,6 @@ class Entry:
     def wrap(self, method: str, seed: int = 0, backbone: nn.Module | None = None) -> Any:
         """Wrap, with generators whose masks depend on what they see."""
         args, kwargs = self.call(2, seed=7)
-        options = {"train_size": TRAIN_SIZE} if method == "id-gflowout" else {}
         with seeded(seed):
             model = gfo.wrap(
                 self.backbone(seed) if backbone is None else backbone,
@@ -85,7 +91,7 @@ class Entry:
                 self.sites,
                 likelihood=self.likelihood(),
                 example=kwargs or args,
-                **options,
+                **needed(method),
             )
             for parameter in model.method.parameters():
                 nn.init.normal_(parameter, std=0.3)
