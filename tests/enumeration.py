@@ -48,7 +48,7 @@ def generator_log_prob(
     masks = all_masks(sum(site.units for site in model.sites))
     logits: list[Tensor] = []
     handles = [
-        generator.register_forward_hook(lambda _, args, out: logits.append(out))
+        generator.register_forward_hook(lambda _, args, out: logits.append(out[1]))
         for generator in generators
     ]
     rows = []

@@ -38,7 +38,9 @@ def trained() -> gfo.MaskedModel:
 def logits(generators: nn.ModuleList, site: int, model: gfo.MaskedModel, *call: object) -> Tensor:
     """Logits of one site's generator in a pass."""
     seen: list[Tensor] = []
-    handle = generators[site].register_forward_hook(lambda _, args, out: seen.append(out.detach()))
+    handle = generators[site].register_forward_hook(
+        lambda _, args, out: seen.append(out[1].detach())
+    )
     x, y, masks = call
     model(x, y=y, masks=masks)
     handle.remove()

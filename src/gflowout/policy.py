@@ -1,18 +1,23 @@
 """Mask distributions and the small networks that parametrise them.
 
-A site's mask is a vector of independent Bernoulli units given the generator's inputs; dependence
-between sites comes from conditioning on earlier masks. Everything is kept as logits, so that
-log-probabilities come from log-sigmoid and never from the log of a clamped probability.
+A site's mask is a vector of Bernoulli units, independent given the generator's inputs and the
+blocks before; dependence between sites comes from conditioning on earlier masks. Everything is kept
+as logits, so that log-probabilities come from log-sigmoid and never from the log of a clamped
+probability.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Choose = Callable[[Tensor, slice], Tensor]
+"""``choose(logits of a block, its units) -> mask of the block``."""
 
 DIRECT_GAIN = 10.0
 """Logits per unit of a parameter where a generator has no inputs.
@@ -96,6 +101,65 @@ def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | 
     if random is not None:
         logits = torch.where(random.unsqueeze(-1), logits.new_full((), centre), logits)
     return logits
+
+
+class MaskPolicy(nn.Module):
+    """Distribution of one site's mask, unit by unit or in autoregressive blocks.
+
+    The units are cut into ``blocks`` of about equal size. Units of a block are independent given
+    the inputs and the blocks before; one block is the paper's factorisation, as many blocks as
+    units can represent any distribution.
+
+    Args:
+        inputs: Size of each input.
+        units: Units of the site.
+        hidden: Widths of the generators; see :class:`MaskGenerator`.
+        start: Log-odds that every unit starts with.
+        blocks: Number of blocks, at most one per unit.
+
+    Examples:
+        >>> two = MaskPolicy([], units=4, hidden=(8,), start=0.0, blocks=2)
+        >>> mask, logits = two([], lambda logits, part: draw(logits, torch.rand(3, 2)))
+        >>> mask.shape, logits.shape
+        (torch.Size([3, 4]), torch.Size([3, 4]))
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[int],
+        units: int,
+        hidden: Sequence[int],
+        start: float,
+        blocks: int = 1,
+    ) -> None:
+        super().__init__()
+        bounds = [units * block // blocks for block in range(blocks + 1)]
+        self.parts = [slice(*pair) for pair in pairwise(bounds) if pair[0] < pair[1]]
+        self.blocks = nn.ModuleList(
+            MaskGenerator([*inputs, part.start], part.stop - part.start, hidden, start)
+            for part in self.parts
+        )
+
+    def forward(self, inputs: Sequence[Tensor], choose: Choose) -> tuple[Tensor, Tensor]:
+        """Walk through the blocks.
+
+        Args:
+            inputs: [rows, size] each.
+            choose: Gives the mask of a block: drawn from its logits, or known.
+
+        Returns:
+            The mask, and its logits given the blocks before, [rows, units] each.
+        """
+        masks: list[Tensor] = []
+        logits: list[Tensor] = []
+        for part, generator in zip(self.parts, self.blocks, strict=True):
+            before = [torch.cat(masks, -1).to(logits[0].dtype)] if masks else []
+            logits.append(generator(*inputs, *before))
+            masks.append(choose(logits[-1], part))
+        if len(masks) == 1:
+            return masks[0], logits[0]
+        rows = masks[0].shape[:-1]
+        return torch.cat(masks, -1), torch.cat([one.expand(*rows, -1) for one in logits], -1)
 
 
 class MaskGenerator(nn.Module):

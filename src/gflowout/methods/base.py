@@ -13,10 +13,13 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from gflowout import checks
+from gflowout import checks, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
+
+Temper = Callable[[Tensor], Tensor]
+"""Turns the logits of a policy into those that are drawn from."""
 
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``, [batch or 1, units]."""
@@ -153,6 +156,10 @@ def scaled(mask: Tensor, rescale: str, keep: float = 1.0) -> Tensor:
     return mask / keep if rescale == "inverse" else mask
 
 
+def _as_is(logits: Tensor) -> Tensor:
+    return logits
+
+
 def check_policy(options: Any) -> None:
     """Check the options that methods with a learned mask posterior share."""
     checks.number("temperature", options.temperature, low=0, open_low=True)
@@ -162,10 +169,47 @@ def check_policy(options: Any) -> None:
     checks.choice("rescale", options.rescale, ["none", "kept"])
     checks.choice("log_z", options.log_z, ["learned", "batch"])
     checks.integer("draws", options.draws, low=1)
+    checks.integer("blocks", options.blocks, low=1)
     if not isinstance(options.hidden, tuple | list):
         raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
     for width in options.hidden:
         checks.integer("hidden", width, low=1)
+
+
+def choosing(
+    trajectory: Trajectory, site: int, rows: int, units: int, like: Tensor, temper: Temper = _as_is
+) -> policy.Choose:
+    """Return what chooses a site's mask, block by block: the given one, or a drawn one.
+
+    Args:
+        trajectory: Of the pass.
+        site: Index of the site.
+        rows: Masks per copy of the batch.
+        units: Units of the site.
+        like: Gives device and dtype of the random numbers.
+        temper: Turns the logits into those that are drawn from.
+    """
+    if trajectory.given is not None:
+        given = trajectory.given[site]
+        return lambda _, part: given[..., part]
+    uniform = trajectory.noise.uniform(rows, units, like)
+    return lambda logits, part: policy.draw(temper(logits.detach()), uniform[..., part])
+
+
+def exploring(
+    options: Any, start: float, trajectory: Trajectory, rows: int, like: Tensor
+) -> Temper:
+    """Return what turns logits into those of the training policy; see :func:`policy.explore`.
+
+    Args:
+        options: With ``temperature`` and ``epsilon``.
+        start: Log-odds of the prior's keep rate.
+        trajectory: Of the pass.
+        rows: Masks per copy of the batch.
+        like: Gives device and dtype of the random numbers.
+    """
+    random = random_rows(options.epsilon, trajectory, rows, like)
+    return lambda logits: policy.explore(logits, start, options.temperature, random)
 
 
 def random_rows(epsilon: float, trajectory: Trajectory, rows: int, like: Tensor) -> Tensor | None:

@@ -21,8 +21,9 @@ from gflowout.methods.base import (
     Options,
     Score,
     check_policy,
+    choosing,
+    exploring,
     full_masks,
-    random_rows,
     scaled,
     split_draws,
 )
@@ -44,6 +45,7 @@ class GFlowOutOptions(Options):
         hidden: Widths of the mask generators.
         log_z: ``"learned"``, a small network of (x, y); or ``"batch"``, the mean over draws.
         draws: Masks scored per example in one step.
+        blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
     """
 
     temperature: float = 2.0
@@ -54,8 +56,9 @@ class GFlowOutOptions(Options):
     hidden: tuple[int, ...] = (32, 32)
     log_z: str = "learned"
     draws: int = 1
+    blocks: int = 1
 
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z"})
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z", "blocks"})
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -82,13 +85,9 @@ class GFlowOut(Method):
         earlier = 0
         for site in sites:
             seen = [earlier, site.units]
-            for generators, inputs in (
-                (self.posterior, [*seen, likelihood.label_size]),
-                (self.prior, seen),
-            ):
-                generators.append(
-                    policy.MaskGenerator(inputs, site.units, options.hidden, self.start)
-                )
+            shape = (site.units, options.hidden, self.start, options.blocks)
+            self.posterior.append(policy.MaskPolicy([*seen, likelihood.label_size], *shape))
+            self.prior.append(policy.MaskPolicy(seen, *shape))
             earlier += site.units
         if options.log_z == "learned":
             inputs = [sites[0].units, likelihood.label_size]
@@ -100,9 +99,12 @@ class GFlowOut(Method):
         label = known(trajectory.label).to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, label).squeeze(-1)
-        posterior = self.posterior[site](earlier, pooled, label)
-        prior = self.prior[site](earlier, pooled)
-        mask = trajectory.mask(site, lambda: self._explore(posterior.detach(), trajectory))
+        rows, units = len(pooled) // trajectory.copies, self.sites[site].units
+        temper = exploring(self.options, self.start, trajectory, rows, pooled)
+        choose = choosing(trajectory, site, rows, units, pooled, temper)
+        mask, posterior = self.posterior[site]([earlier, pooled, label], choose)
+        _, prior = self.prior[site]([earlier, pooled], lambda _, part: mask[..., part])
+        trajectory.masks.append(mask)
         trajectory.add(policy.log_prob(mask, posterior), policy.log_prob(mask, prior))
         return scaled(mask, self.options.rescale).to(activation.dtype)
 
@@ -111,8 +113,10 @@ class GFlowOut(Method):
 
         def drawn() -> Tensor:
             pooled, earlier = self._features(site, activation, trajectory)
-            logits = self.prior[site](earlier, pooled)
-            return policy.draw(logits, _uniform(logits, trajectory))
+            rows, units = len(pooled) // trajectory.copies, self.sites[site].units
+            choose = choosing(trajectory, site, rows, units, pooled)
+            mask: Tensor = self.prior[site]([earlier, pooled], choose)[0]
+            return mask
 
         mask = trajectory.mask(site, drawn)
         return scaled(mask, self.options.rescale).to(activation.dtype)
@@ -148,14 +152,3 @@ class GFlowOut(Method):
         like = next(self.prior.parameters())
         pooled = self.sites[site].pool(activation.detach()).to(like.dtype)
         return pooled, trajectory.earlier(pooled)
-
-    def _explore(self, logits: Tensor, trajectory: Trajectory) -> Tensor:
-        rows = len(logits) // trajectory.copies
-        random = random_rows(self.options.epsilon, trajectory, rows, logits)
-        tempered = policy.explore(logits, self.start, self.options.temperature, random)
-        return policy.draw(tempered, _uniform(logits, trajectory))
-
-
-def _uniform(logits: Tensor, trajectory: Trajectory) -> Tensor:
-    rows, units = logits.shape
-    return trajectory.noise.uniform(rows // trajectory.copies, units, logits)

@@ -24,8 +24,9 @@ from gflowout.methods.base import (
     Options,
     Score,
     check_policy,
+    choosing,
+    exploring,
     full_masks,
-    random_rows,
     scaled,
     split_draws,
 )
@@ -55,6 +56,7 @@ class IDGFlowOutOptions(Options):
         group_size: Examples that share one mask. ``None``: the batch forms 8 groups, or a single
             one if ``draws`` is above 1.
         train_size: Number of training examples.
+        blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
     """
 
     temperature: float = 1.0
@@ -67,8 +69,9 @@ class IDGFlowOutOptions(Options):
     draws: int = 4
     group_size: int | None = None
     train_size: int | None = None
+    blocks: int = 1
 
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z"})
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z", "blocks"})
     PAPER: ClassVar[dict[str, Any]] = {
         "temperature": 2.0,
         "epsilon": 0.1,
@@ -102,7 +105,7 @@ class IDGFlowOut(Method):
         for site in sites:
             inputs = [earlier] if options.hidden else []
             self.posterior.append(
-                policy.MaskGenerator(inputs, site.units, options.hidden, self.start)
+                policy.MaskPolicy(inputs, site.units, options.hidden, self.start, options.blocks)
             )
             earlier += site.units
         if options.log_z == "learned":
@@ -117,8 +120,11 @@ class IDGFlowOut(Method):
             member = torch.arange(batch, device=activation.device) * groups // batch
             trajectory.index = (copy * groups + member).flatten()
         rows = batch if trajectory.given is not None else self._groups(batch)
-        logits = self._logits(site, rows * trajectory.copies, trajectory)
-        mask = trajectory.mask(site, lambda: self._explore(logits.detach(), rows, trajectory))
+        like = next(self.posterior.parameters())
+        temper = exploring(self.options, self.start, trajectory, rows, like)
+        choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
+        mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
+        trajectory.masks.append(mask)
         prior = logits.new_full((1,), self.start)
         trajectory.add(policy.log_prob(mask, logits), policy.log_prob(mask, prior))
         used = scaled(mask, self.options.rescale).to(activation.dtype)
@@ -134,8 +140,9 @@ class IDGFlowOut(Method):
             )
 
         def drawn() -> Tensor:
-            logits = self._logits(site, copies, trajectory)
-            return policy.draw(logits, trajectory.noise.uniform(1, logits.shape[-1], logits))
+            like = next(self.posterior.parameters())
+            choose = choosing(trajectory, site, 1, self.sites[site].units, like)
+            return self._walk(site, copies, trajectory, choose)[0]
 
         mask = trajectory.mask(site, drawn)
         used = scaled(mask, self.options.rescale).to(activation.dtype)
@@ -174,16 +181,13 @@ class IDGFlowOut(Method):
             return -(-batch // size)
         return min(batch, DEFAULT_GROUPS) if self.options.draws == 1 else 1
 
-    def _logits(self, site: int, rows: int, trajectory: Trajectory) -> Tensor:
+    def _walk(
+        self, site: int, rows: int, trajectory: Trajectory, choose: policy.Choose
+    ) -> tuple[Tensor, Tensor]:
         like = next(self.posterior.parameters()).new_zeros(rows, 0)
         seen = [trajectory.earlier(like)] if self.options.hidden else []
-        logits: Tensor = self.posterior[site](*seen)
-        return logits.expand(rows, -1)
-
-    def _explore(self, logits: Tensor, rows: int, trajectory: Trajectory) -> Tensor:
-        random = random_rows(self.options.epsilon, trajectory, rows, logits)
-        tempered = policy.explore(logits, self.start, self.options.temperature, random)
-        return policy.draw(tempered, trajectory.noise.uniform(rows, logits.shape[-1], logits))
+        mask, logits = self.posterior[site](seen, choose)
+        return mask, logits
 
     def _train_size(self, batch: int) -> int:
         if self.options.train_size is None:
