@@ -133,6 +133,7 @@ POLICY_OPTIONS = [
     ("rescale", ["inverse", "keep", None], []),
     ("log_z", ["learnt", None], []),
     ("draws", [0, -1], [1.0, True, None]),
+    ("blocks", [0, -1], [1.0, True, None]),
     ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
 ]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
