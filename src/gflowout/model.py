@@ -53,7 +53,8 @@ def wrap(
         method: ``"gflowout"``, ``"id-gflowout"``, ``"mc"`` or ``"none"``.
         sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told;
-            or ``None`` for every ``nn.Dropout*``.
+            or ``None`` for every ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the
+            module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
             :class:`MultiLabel` or :class:`Gaussian`.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
@@ -87,7 +88,7 @@ def wrap(
         )
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
-    names = find(backbone, sites)
+    names = find(backbone, sites, empty=METHODS[method].deterministic)
     args, kwargs = split_example(example)
     taken = RESERVED & kwargs.keys()
     if taken:
@@ -198,9 +199,14 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if y is None:
-            given = None if masks is None else masks_of_pass(masks, self.sites, runner.batch_size())
+            given = None
+            if masks is not None:
+                parts = self.method.mask_parts
+                given = masks_of_pass(masks, self.sites, runner.batch_size(), parts)
             return runner.run(self.method.draw, Trajectory(given=given))
-        scorer = Scorer(runner, self.likelihood, y, masks, values=self.validate)
+        scorer = Scorer(
+            runner, self.likelihood, y, masks, values=self.validate, parts=self.method.mask_parts
+        )
         losses = self.method.step(scorer)
         if self.validate and math.isnan(losses.nll.item()):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
@@ -249,13 +255,14 @@ class MaskedModel(nn.Module):
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         given = None
         if masks is not None:
-            given = masks_of_draws(masks, self.sites, runner.batch_size())
+            given = masks_of_draws(masks, self.sites, runner.batch_size(), self.method.mask_parts)
+        if given:  # a model without sites has none to give
             if samples not in (None, len(given[0])):
                 raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
             samples = len(given[0])
         count = 20 if samples is None else samples
         seeds = _seeds(count, generator)
-        same = self.method.deterministic and given is None
+        same = self.method.deterministic and not given
         # Tensors of inference mode do not tell whether they were changed in place.
         with torch.inference_mode(False), torch.no_grad(), evaluating(self):
             outputs, drawn = runner.sample(
@@ -318,7 +325,7 @@ class MaskedModel(nn.Module):
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():
-            (log_z if name.split(".")[0] == "log_z" else generators).append(parameter)
+            (log_z if "log_z" in name.split(".") else generators).append(parameter)
         groups = [
             ("backbone", list(self.backbone.parameters()), lr, weight_decay),
             ("likelihood", list(self.likelihood.parameters()), lr, 0.0),

@@ -88,7 +88,7 @@ class Site:
             )
 
 
-def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
+def find(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str, int | None]:
     """Resolve names and glob patterns to submodule names, each with the axis of its units.
 
     Args:
@@ -96,6 +96,7 @@ def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
         sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
             to the axis of the units, for shapes that cannot be told apart; or ``None`` for every
             ``nn.Dropout*``.
+        empty: Whether ``sites=()``, no site at all, makes sense.
 
     Returns:
         Axis, or ``None`` where it is to be learned, by name.
@@ -126,7 +127,7 @@ def find(backbone: nn.Module, sites: SiteNames) -> dict[str, int | None]:
             else f"sites must be a list of submodule names, a mapping from names to the axis of "
             f"their units, or None, got {type(sites).__name__}"
         )
-    if not sites:
+    if not sites and not empty:
         raise ValueError("sites is empty: name at least one submodule, or pass None")
     resolved: dict[str, int | None] = {}
     for pattern in sites:

@@ -18,7 +18,8 @@ class NoDropoutOptions(Options):
 class NoDropout(Method):
     """Every unit is kept, in training and in prediction.
 
-    ``nn.Dropout`` layers that are sites are switched off; others behave as in any module.
+    ``nn.Dropout`` layers that are sites are switched off; others behave as in any module. The only
+    method that needs no site.
     """
 
     name = "none"
