@@ -12,6 +12,7 @@ Examples:
     torch.Size([16])
 """
 
+from gflowout.ensemble import Ensemble, EnsembleLosses
 from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.methods.base import Losses
 from gflowout.model import MaskedModel, unwrap, wrap
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Binary",
     "Categorical",
+    "Ensemble",
+    "EnsembleLosses",
     "Gaussian",
     "Likelihood",
     "Losses",

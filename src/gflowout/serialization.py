@@ -1,7 +1,8 @@
 """Saving and loading: one safetensors file, its configuration as JSON in the header.
 
-Nothing is ever unpickled. A file is written beside its target and moved into place when complete;
-a file is checked as a whole before anything in memory changes.
+A file holds a model; or an ensemble, with one configuration per member and the member's number in
+the names of its tensors. Nothing is ever unpickled. A file is written beside its target and moved
+into place when complete; a file is checked as a whole before anything in memory changes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 
 from gflowout import checks
 from gflowout.calls import CallSpec
+from gflowout.ensemble import Ensemble
 from gflowout.likelihoods import LIKELIHOODS, Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.model import PREFIX, MaskedModel, assemble
@@ -33,11 +36,11 @@ FORMAT = 1
 _KEY = "gflowout"
 
 
-def save(model: MaskedModel, path: str | os.PathLike[str]) -> None:
-    """Write a wrapped model to one file: all weights, method, options, sites and likelihood.
+def save(model: MaskedModel | Ensemble, path: str | os.PathLike[str]) -> None:
+    """Write a model or an ensemble to one file: weights, method, options, sites and likelihood.
 
     Args:
-        model: From :func:`gflowout.wrap`.
+        model: From :func:`gflowout.wrap`, or a :class:`gflowout.Ensemble` of such.
         path: Where to; replaced if it exists, and only once the new file is complete.
 
     Examples:
@@ -53,12 +56,9 @@ def save(model: MaskedModel, path: str | os.PathLike[str]) -> None:
         >>> torch.equal(loaded.predict(x).mean, model.predict(x).mean)
         True
     """
-    if not isinstance(model, MaskedModel):
-        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
-    if type(model.likelihood).__name__ not in LIKELIHOODS:
+    if not isinstance(model, MaskedModel | Ensemble):
         raise TypeError(
-            f"likelihood {type(model.likelihood).__name__} cannot be saved, only "
-            f"{', '.join(LIKELIHOODS)}"
+            f"model must come from gfo.wrap, got {type(model).__name__}; or be a gfo.Ensemble"
         )
     target = Path(path)
     if not target.parent.is_dir():
@@ -66,7 +66,12 @@ def save(model: MaskedModel, path: str | os.PathLike[str]) -> None:
     if target.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
     tensors = _tensors(model)
-    config = json.dumps(_config(model), allow_nan=False)
+    described = (
+        _config(model)
+        if isinstance(model, MaskedModel)
+        else {"members": [_config(member) for member in model.members]}
+    )
+    config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
@@ -81,51 +86,68 @@ def save(model: MaskedModel, path: str | os.PathLike[str]) -> None:
         raise
 
 
-def load(path: str | os.PathLike[str], backbone: nn.Module) -> MaskedModel:
-    """Read a wrapped model: its weights go into ``backbone``, which is then wrapped.
+@overload
+def load(path: str | os.PathLike[str], backbone: nn.Module) -> MaskedModel: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str], backbone: Sequence[nn.Module] | Callable[[], nn.Module]
+) -> Ensemble: ...
+
+
+def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
+    """Read a model or an ensemble: its weights go into ``backbone``, which is then wrapped.
 
     Args:
         path: A file written by :func:`save`.
-        backbone: A module of the same architecture as the one that was saved.
+        backbone: A module of the same architecture as the one that was saved; for an ensemble a
+            list of these, one per member, or a function that builds one.
 
     Returns:
-        The wrapped model, in the train or eval mode of ``backbone``.
+        The model or the ensemble, in the train or eval mode of its backbones.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is truncated, of another version or not ours, or the backbone does
-            not fit. The backbone is unchanged then.
+        ValueError: The file is truncated, of another version or not ours, or a backbone does
+            not fit. All backbones are unchanged then.
     """
-    if not isinstance(backbone, nn.Module) or isinstance(backbone, MaskedModel):
-        raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
-    where = str(path)
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"path: there is no file {where!r}")
-    config, tensors = _read(where)
-    with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
-        parts = _parts(where, config)
-        method = parts.method(parts.sites, parts.likelihood, parts.options)
-        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
-    _check_backbone(where, backbone, parts.sites)
-    _compare(where, tensors, backbone, added)
-    parts = _parts(where, config)
-    with torch.random.fork_rng(devices=[]):
-        model = assemble(
-            backbone,
-            parts.method.name,
-            parts.sites,
-            parts.likelihood,
-            parts.spec,
-            parts.options,
-            bool(config["validate"]),
+    single = isinstance(backbone, nn.Module) and not isinstance(backbone, nn.ModuleList)
+    build = callable(backbone) and not isinstance(backbone, nn.Module)
+    backbones = [] if build else [backbone] if single else list(backbone)
+    _check_bare(backbones)
+    saved, ensemble = _read(Path(path))
+    if single == ensemble:
+        holds = (
+            f"an ensemble of {len(saved)} models: pass a list of {len(saved)} backbones, or a "
+            "function that builds one"
+            if ensemble
+            else "one model: pass one backbone"
         )
-    model.load_state_dict(tensors)
-    return model
+        raise ValueError(f"{str(path)!r} holds {holds}")
+    if build:
+        with torch.random.fork_rng(devices=[]):
+            backbones = [backbone() for _ in saved]
+        _check_bare(backbones)
+    if len(backbones) != len(saved):
+        raise ValueError(
+            f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
+            "backbones"
+        )
+    models = [_assembled(one, own) for one, own in zip(saved, backbones, strict=True)]
+    result = Ensemble(models) if ensemble else models[0]
+    for model, one in zip(models, saved, strict=True):  # from here on, nothing is left to refuse
+        model.load_state_dict(one.tensors)
+    return result
 
 
 def _config(model: MaskedModel) -> dict[str, Any]:
+    if type(model.likelihood).__name__ not in LIKELIHOODS:
+        raise TypeError(
+            f"likelihood {type(model.likelihood).__name__} cannot be saved, only "
+            f"{', '.join(LIKELIHOODS)}"
+        )
     return {
-        "format": FORMAT,
         "method": model.method.name,
         "options": dataclasses.asdict(model.method.options),
         "likelihood": type(model.likelihood).__name__,
@@ -136,7 +158,7 @@ def _config(model: MaskedModel) -> dict[str, Any]:
     }
 
 
-def _tensors(model: MaskedModel) -> dict[str, Tensor]:
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """State as contiguous tensors; those that share memory (tied weights) are written twice."""
     seen: set[int] = set()
     tensors = {}
@@ -149,28 +171,65 @@ def _tensors(model: MaskedModel) -> dict[str, Tensor]:
     return tensors
 
 
-def _read(where: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _check_bare(backbones: Sequence[Any]) -> None:
+    for backbone in backbones:
+        if not isinstance(backbone, nn.Module) or isinstance(backbone, MaskedModel | Ensemble):
+            raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A model as the file has it.
+
+    Attributes:
+        where: What errors call it.
+        config: Its configuration.
+        tensors: Its state.
+    """
+
+    where: str
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def _read(path: Path) -> tuple[list[_Saved], bool]:
+    """Return the models of a file, and whether they form an ensemble."""
+    where = repr(str(path))
+    if not path.is_file():
+        raise FileNotFoundError(f"path: there is no file {where}")
     try:
-        with safe_open(where, framework="pt") as file:
+        with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             if _KEY not in metadata:
-                raise ValueError(f"{where!r} was not written by gflowout.save")
+                raise ValueError(f"{where} was not written by gflowout.save")
             config = _parse(where, metadata[_KEY])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{where!r} is truncated or not a safetensors file: {error}") from error
-    return config, tensors
+        raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
+    if "members" not in config:
+        return [_Saved(where, config, tensors)], False
+    members = config["members"]
+    if not isinstance(members, list) or not members:
+        raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
+    saved = [_Saved(f"member {at} of {where}", one, {}) for at, one in enumerate(members)]
+    owners = {f"members.{at}.": one for at, one in enumerate(saved)}
+    for key, tensor in tensors.items():
+        prefix = ".".join(key.split(".", 2)[:2]) + "."
+        if prefix not in owners:
+            raise ValueError(f"{where} has a tensor {key!r}, which is of no member")
+        owners[prefix].tensors[key.removeprefix(prefix)] = tensor
+    return saved, True
 
 
 def _parse(where: str, text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where!r} has a damaged configuration: {error}") from error
+        raise ValueError(f"{where} has a damaged configuration: {error}") from error
     version = config.get("format") if isinstance(config, dict) else None
     if version != FORMAT:
         raise ValueError(
-            f"{where!r} has format version {version!r}, this gflowout reads version {FORMAT}"
+            f"{where} has format version {version!r}, this gflowout reads version {FORMAT}"
         )
     return dict(config)
 
@@ -192,13 +251,35 @@ def _parts(where: str, config: dict[str, Any]) -> _Parts:
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])
         sites = [Site(**_checked_site(site)) for site in config["sites"]]
-        if not sites:
+        if not sites and not method.deterministic:
             raise ValueError("there are no sites")
         spec = CallSpec(**_tuples(config["spec"]))
         config["validate"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where!r} has a damaged configuration: {error!r}") from error
+        raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
     return _Parts(method, options, likelihood, sites, spec)
+
+
+def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
+    """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
+    where, config, tensors = saved.where, saved.config, saved.tensors
+    with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
+        parts = _parts(where, config)
+        method = parts.method(parts.sites, parts.likelihood, parts.options)
+        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
+    _check_backbone(where, backbone, parts.sites)
+    _compare(where, tensors, backbone, added)
+    parts = _parts(where, config)
+    with torch.random.fork_rng(devices=[]):
+        return assemble(
+            backbone,
+            parts.method.name,
+            parts.sites,
+            parts.likelihood,
+            parts.spec,
+            parts.options,
+            bool(config["validate"]),
+        )
 
 
 def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
@@ -207,7 +288,7 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
         if site.name != INPUT and site.name not in names:
             raise ValueError(
                 f"the backbone ({type(backbone).__name__}) has no submodule {site.name!r}, which "
-                f"is a site of {where!r}: it is of another architecture"
+                f"is a site of {where}: it is of another architecture"
             )
 
 
@@ -241,13 +322,13 @@ def _compare(
         if keys:
             listed = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
             raise ValueError(
-                f"{where!r} does not fit the backbone ({name}): it {problem} {len(keys)} "
+                f"{where} does not fit the backbone ({name}): it {problem} {len(keys)} "
                 f"tensors: {listed}"
             )
     for key, tensor in tensors.items():
         if tensor.shape != expected[key].shape:
             raise ValueError(
-                f"{where!r} does not fit the backbone ({name}): {key!r} has shape "
+                f"{where} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
             )
 

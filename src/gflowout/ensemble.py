@@ -1,0 +1,337 @@
+"""Deep ensembles (Lakshminarayanan et al. 2017): several models that predict as one.
+
+An ensemble adds no method and no masks of its own. It calls its members as any user would, and
+pools what they answer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gflowout import checks
+from gflowout.likelihoods import Likelihood
+from gflowout.methods import Losses
+from gflowout.model import MaskedModel, wrap
+from gflowout.predictive import Predictive
+from gflowout.sites import SiteNames
+
+_NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
+"""Arguments of a Gaussian that say how its noise is found, not what a label is."""
+
+
+@dataclass(frozen=True)
+class EnsembleLosses(Losses):
+    """The result of a training pass of all members.
+
+    The scalars are sums over the members, so that a gradient step on ``total`` moves each member as
+    it would alone. Masks and log-quantities are those of the members and found there only.
+
+    Attributes:
+        members: The losses of each member.
+    """
+
+    members: tuple[Losses, ...] = ()
+
+
+class Ensemble(nn.Module):
+    """Several models of the same task, whose samples are pooled; every member weighs the same.
+
+    Members are ordinary models, trained side by side through the ensemble or one after the other
+    on their own. Every member must have weights of its own.
+
+    Args:
+        members: Models from :func:`gflowout.wrap`, of any methods; or bare modules, which become
+            models of method ``"none"`` without sites.
+        likelihood: What the output of bare modules means; each gets a copy.
+        example: One real call of the bare modules, as for :func:`gflowout.wrap`.
+
+    Attributes:
+        members: The models.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x, y = torch.randn(8, 4), torch.randint(3, (8,))
+        >>> nets = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)) for _ in range(5)]
+        >>> ensemble = gfo.Ensemble(nets, likelihood=gfo.Categorical(3), example=(x[:2],))
+        >>> optimizer = torch.optim.Adam(ensemble.parameter_groups(lr=1e-2))
+        >>> ensemble(x, y=y).total.backward()  # side by side
+        >>> optimizer.step()
+        >>> for member in ensemble.members:  # or one after the other
+        ...     alone = torch.optim.Adam(member.parameter_groups(lr=1e-2))
+        ...     alone.zero_grad()
+        ...     member(x, y=y).total.backward()
+        ...     alone.step()
+        >>> ensemble.predict(x).mutual_information().shape
+        torch.Size([8])
+    """
+
+    members: Sequence[MaskedModel]
+
+    def __init__(
+        self,
+        members: Iterable[nn.Module],
+        *,
+        likelihood: Likelihood | None = None,
+        example: Any = None,
+    ) -> None:
+        super().__init__()
+        single = isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)
+        if single or not isinstance(members, Iterable):
+            raise TypeError(f"members must be a list of models, got {type(members).__name__}")
+        models = [
+            member if isinstance(member, MaskedModel) else _bare(index, member, likelihood, example)
+            for index, member in enumerate(members)
+        ]
+        _check(models)
+        # A ModuleList, but known to hold models.
+        self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
+        self.training = any(model.training for model in models)
+
+    @classmethod
+    def of(
+        cls,
+        build: Callable[[], nn.Module],
+        members: int = 5,
+        *,
+        method: str = "none",
+        sites: SiteNames = (),
+        likelihood: Likelihood,
+        example: Any,
+        seed: int = 0,
+        **options: Any,
+    ) -> Ensemble:
+        """Build members that differ in their initial weights.
+
+        Args:
+            build: Makes a new network each time it is called.
+            members: How many.
+            method: As for :func:`gflowout.wrap`.
+            sites: As for :func:`gflowout.wrap`; none by default.
+            likelihood: What the output means; each member gets a copy.
+            example: One real call of the network.
+            seed: Decides all initial weights; PyTorch's random state is left alone.
+            **options: Further options of :func:`gflowout.wrap`.
+
+        Examples:
+            >>> import gflowout as gfo
+            >>> x = torch.randn(8, 4)
+            >>> def build():
+            ...     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+            >>> ensemble = gfo.Ensemble.of(
+            ...     build, 3, method="mc", sites=["1"],
+            ...     likelihood=gfo.Categorical(3), example=(x[:2],),
+            ... )
+            >>> ensemble.predict(x, samples=12).samples.shape
+            torch.Size([12, 8, 3])
+        """
+        if isinstance(build, nn.Module) or not callable(build):
+            raise TypeError(
+                "build must be a function that makes a new network each time, got "
+                f"{type(build).__name__}"
+            )
+        checks.integer("members", members, low=1)
+        checks.integer("seed", seed, low=0)
+        source = torch.Generator().manual_seed(seed)
+        models = []
+        with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+            for own in torch.randint(2**62, (members,), generator=source).tolist():
+                torch.manual_seed(own)
+                models.append(
+                    wrap(
+                        build(),
+                        method,
+                        sites,
+                        likelihood=copy.deepcopy(likelihood),
+                        example=example,
+                        **options,
+                    )
+                )
+        return cls(models)
+
+    def forward(self, *args: Any, y: Tensor | None = None, **kwargs: Any) -> Any:
+        """Run every member; with labels, return the losses that train all of them.
+
+        One backward pass of ``total`` and one step of an optimiser move each member exactly as if
+        it were trained alone on the same batches. Masks, and a backbone's own dropout, are drawn
+        from PyTorch's random state by one member after the other, so they are not the ones that a
+        member would draw if it were alone.
+
+        Args:
+            *args: Positional arguments of the backbones.
+            y: Labels.
+            **kwargs: Keyword arguments of the backbones; ``masks`` go to every member.
+
+        Returns:
+            :class:`EnsembleLosses` if ``y`` is given, else a list of the members' own outputs: they
+            may not be averaged as they are, :meth:`predict` does it right.
+        """
+        results = [member(*args, y=y, **kwargs) for member in self.members]
+        return results if y is None else _total(results)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        *args: Any,
+        samples: int | None = None,
+        chunk: int | None = None,
+        generator: torch.Generator | None = None,
+        masks: Sequence[Tensor] | None = None,
+        return_masks: bool = False,
+        **kwargs: Any,
+    ) -> Predictive:
+        """Predict with uncertainty: the samples of all members, member after member.
+
+        All members give the same number of samples and so weigh the same. No member is changed, nor
+        is PyTorch's random state.
+
+        Args:
+            *args: Positional arguments of the backbones.
+            samples: Number of draws in all, rounded up to a multiple of the number of members. If
+                not given, 20; or one per member, where no member draws anything.
+            chunk: Draws per pass of a backbone at most, to bound memory; chosen if not given.
+            generator: Source of randomness, as for :meth:`MaskedModel.predict`.
+            masks: Masks to use instead of drawing, one [samples, batch, units] per site, as in
+                ``Predictive.masks``. This and ``return_masks`` need members of the same sites.
+            return_masks: Keep the masks in the result.
+            **kwargs: Keyword arguments of the backbones.
+
+        Returns:
+            Samples, their mean and uncertainty scores.
+        """
+        if masks is not None or return_masks:
+            _check_same_sites(self.members)
+        each = self._draws(samples)
+        shares = [None] * len(self.members) if masks is None else self._shares(masks, samples)
+        if generator is None:  # or all members would draw the same
+            generator = torch.Generator()
+            generator.set_state(torch.get_rng_state())
+        parts = [
+            member.predict(
+                *args,
+                samples=each if share is None else None,
+                chunk=chunk,
+                generator=generator,
+                masks=share,
+                return_masks=return_masks,
+                **kwargs,
+            )
+            for member, share in zip(self.members, shares, strict=True)
+        ]
+        for index, part in enumerate(parts):
+            if part.outputs.shape[1:] != parts[0].outputs.shape[1:]:
+                raise ValueError(
+                    "members must give outputs of one shape, got "
+                    f"{list(parts[0].outputs.shape[1:])} from member 0 and "
+                    f"{list(part.outputs.shape[1:])} from member {index}"
+                )
+        pooled = [part.masks or () for part in parts]
+        return Predictive(
+            torch.cat([part.outputs for part in parts]),
+            parts[0].likelihood,
+            [torch.cat(site) for site in zip(*pooled, strict=True)] if return_masks else None,
+        )
+
+    def parameter_groups(self, **rates: float) -> list[dict[str, Any]]:
+        """Parameter groups for one optimiser: those of a single model, with all members in each.
+
+        Args:
+            **rates: Learning rates and weight decays, as for :meth:`MaskedModel.parameter_groups`.
+        """
+        groups: dict[str, dict[str, Any]] = {}
+        for member in self.members:
+            for group in member.parameter_groups(**rates):
+                if group["name"] in groups:
+                    groups[group["name"]]["params"] += group["params"]
+                else:
+                    groups[group["name"]] = group
+        return list(groups.values())
+
+    def _draws(self, samples: int | None) -> int:
+        """Samples per member."""
+        if samples is None:
+            samples = 1 if all(one.method.deterministic for one in self.members) else 20
+        return -(-checks.integer("samples", samples, low=1) // len(self.members))
+
+    def _shares(self, masks: Sequence[Tensor], samples: int | None) -> list[list[Tensor]]:
+        """Masks of each member: [samples / members, batch, units] per site."""
+        count = len(self.members)
+        for mask in masks:
+            if not isinstance(mask, Tensor) or mask.dim() != 3 or len(mask) % count:
+                shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+                raise ValueError(
+                    "masks must hold one [samples, batch, units] per site, samples being a "
+                    f"multiple of the {count} members, got {shape}"
+                )
+            if samples not in (None, len(mask)):
+                raise ValueError(f"samples is {samples}, but masks holds {len(mask)} samples")
+        return [[mask.chunk(count)[index] for mask in masks] for index in range(count)]
+
+
+def _bare(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
+    if isinstance(member, Ensemble):
+        raise TypeError(f"member {index} is an Ensemble: pass its members instead")
+    if not isinstance(member, nn.Module):
+        raise TypeError(
+            f"member {index} must be a model from gfo.wrap or an nn.Module, got "
+            f"{type(member).__name__}"
+        )
+    if likelihood is None or example is None:
+        raise TypeError(
+            f"member {index} is a bare {type(member).__name__}: give likelihood= and example=, "
+            "or wrap it"
+        )
+    return wrap(member, "none", (), likelihood=copy.deepcopy(likelihood), example=example)
+
+
+def _check(models: Sequence[MaskedModel]) -> None:
+    """Raise unless models can be the members of one ensemble."""
+    if not models:
+        raise ValueError("members is empty: an ensemble needs at least one model")
+    owners: dict[int, int] = {}
+    for index, model in enumerate(models):
+        own, first = (_meaning(one.likelihood) for one in (model, models[0]))
+        if own != first:
+            raise ValueError(
+                f"members must have one likelihood, got {models[0].likelihood!r} for member 0 and "
+                f"{model.likelihood!r} for member {index}"
+            )
+        # Frozen parameters may be shared: nothing that one member learns reaches another.
+        learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        for name, part in {"": model, "backbone": model.backbone, **learned}.items():
+            owner = owners.setdefault(id(part), index)
+            if owner != index:
+                what = repr(name) if name in learned else "the same module"
+                raise ValueError(
+                    f"members {owner} and {index} share {what}: every member needs weights of its "
+                    "own; copy.deepcopy one of them, or build it anew"
+                )
+
+
+def _check_same_sites(models: Sequence[MaskedModel]) -> None:
+    for index, model in enumerate(models):
+        own, first = ([(site.name, site.units) for site in one.sites] for one in (model, models[0]))
+        if own != first:
+            raise ValueError(
+                f"masks can be pooled only if all members have the same sites, but member 0 has "
+                f"{first} and member {index} has {own}; call each member's own predict"
+            )
+
+
+def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
+    """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
+    config = likelihood.config()
+    return type(likelihood), {name: config[name] for name in config if name not in _NOISE}
+
+
+def _total(losses: Sequence[Losses]) -> EnsembleLosses:
+    scalars = {
+        name: torch.stack([getattr(one, name) for one in losses]).sum()
+        for name in ("total", "nll", "tb", "prior")
+    }
+    return EnsembleLosses(**scalars, masks=[], members=tuple(losses))
