@@ -199,14 +199,9 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if y is None:
-            given = None
-            if masks is not None:
-                parts = self.method.mask_parts
-                given = masks_of_pass(masks, self.sites, runner.batch_size(), parts)
+            given = None if masks is None else masks_of_pass(masks, self.sites, runner.batch_size())
             return runner.run(self.method.draw, Trajectory(given=given))
-        scorer = Scorer(
-            runner, self.likelihood, y, masks, values=self.validate, parts=self.method.mask_parts
-        )
+        scorer = Scorer(runner, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
         if self.validate and math.isnan(losses.nll.item()):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
@@ -255,7 +250,7 @@ class MaskedModel(nn.Module):
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         given = None
         if masks is not None:
-            given = masks_of_draws(masks, self.sites, runner.batch_size(), self.method.mask_parts)
+            given = masks_of_draws(masks, self.sites, runner.batch_size())
         if given:  # a model without sites has none to give
             if samples not in (None, len(given[0])):
                 raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
@@ -325,7 +320,7 @@ class MaskedModel(nn.Module):
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():
-            (log_z if "log_z" in name.split(".") else generators).append(parameter)
+            (log_z if name.split(".")[0] == "log_z" else generators).append(parameter)
         groups = [
             ("backbone", list(self.backbone.parameters()), lr, weight_decay),
             ("likelihood", list(self.likelihood.parameters()), lr, 0.0),
