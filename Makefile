@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help install demo test lint types bench clean
 
 help:
-	@echo "make demo   train four methods on digits; writes demo.html"
+	@echo "make demo   train all methods on digits; writes demo.html"
 	@echo "make test   lint, types, doctests, README code and tests"
 	@echo "make bench  cost of every method relative to the bare backbone"
 	@echo "make clean  remove .venv and caches"

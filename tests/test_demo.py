@@ -170,10 +170,19 @@ class TestStudy:
         assert (runs[0].images == runs[1].images).all()
         assert (runs[0].labels == runs[1].labels).all()
 
+    def test_the_ensemble_has_five_networks_of_its_own(self):
+        example = data.split(0).train[0][:2]
+        ensemble = study._model("ensemble", 0, example)
+        assert len(ensemble.members) == 5
+        assert (ensemble.predict(example).mutual_information() > 0).all()
+        again, other = (study._model("ensemble", seed, example) for seed in (0, 1))
+        assert torch.equal(again.predict(example).mean, ensemble.predict(example).mean)
+        assert not torch.equal(other.predict(example).mean, ensemble.predict(example).mean)
+
     def test_every_method_is_one_of_the_library(self):
         from gflowout.methods import METHODS
 
-        assert set(study.METHODS) <= set(METHODS)
+        assert {entry.method or name for name, entry in study.METHODS.items()} <= set(METHODS)
         assert study.BASELINE in study.METHODS
 
 

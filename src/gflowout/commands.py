@@ -58,7 +58,7 @@ def demo(
         int | None, typer.Option(min=1, help="Processes, one thread each. Default: 2, quick 1.")
     ] = None,
 ) -> None:
-    """Compare four methods on handwritten digits; print a table, write a page with pictures.
+    """Compare all methods on handwritten digits; print a table, write a page with pictures.
 
     Trains every method with several seeds on scikit-learn's digits, and measures accuracy,
     calibration and uncertainty on test digits, rotated digits and patches of photographs. Takes

@@ -1,4 +1,4 @@
-"""``gflowout demo``: four methods on scikit-learn's digits, a table and a page.
+"""``gflowout demo``: all methods on scikit-learn's digits, a table and a page.
 
 ``data`` has the digits and what is done to them, ``metrics`` the scores and their summary,
 ``study`` one training run, ``run`` all of them, ``plots`` and ``page`` the page.

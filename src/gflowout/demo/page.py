@@ -152,7 +152,8 @@ def _intro() -> str:
         "<h1>How sure is the network?</h1>"
         "<p>A small network learned to read handwritten digits, once for each way of "
         "dropping units. To predict, it answers several times with different units dropped; where "
-        "the answers disagree, it is not sure. This page shows how far that doubt can be trusted."
+        "the answers disagree, it is not sure. (An ensemble asks several networks instead.) This "
+        "page shows how far that doubt can be trusted."
         f"</p><ul>{rows}</ul>"
     )
 

@@ -1,8 +1,8 @@
 """One training run of the demo: a method, a seed, and everything measured on it.
 
 Every method gets the same network, sites, data, schedule and number of epochs, and keeps its
-library defaults. The epoch is chosen by validation NLL; the test part is looked at once, at the
-end.
+library defaults; an ensemble gets several such networks. The epoch is chosen by validation NLL; the
+test part is looked at once, at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ANGLES = tuple(range(0, 181, 20))
 SITES = ("1", "3")
 
 Array = NDArray[np.float32]
+Model = gfo.MaskedModel | gfo.Ensemble
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,23 @@ class Entry:
     Attributes:
         text: What it is, in plain words.
         options: Options of the method; defaults for all others.
+        method: As ``gfo.wrap`` takes it, where it is not the name of the row.
+        members: Number of networks; more than one form an ensemble.
     """
 
     text: str
     options: dict[str, Any] = field(default_factory=dict)
+    method: str | None = None
+    members: int = 1
 
 
 METHODS = {
     "none": Entry("no dropout: one network, one answer"),
+    "ensemble": Entry(
+        "deep ensemble: five networks without dropout that started from different weights",
+        method="none",
+        members=5,
+    ),
     "mc": Entry("MC dropout: units are dropped by the toss of a coin, also when predicting"),
     "id-gflowout": Entry(
         "ID-GFlowOut: learns which units to drop, the same for every image",
@@ -50,7 +60,7 @@ METHODS = {
     ),
     "gflowout": Entry("GFlowOut: learns which units to drop for each image"),
 }
-"""Name of the method, as ``gfo.wrap`` takes it, and its options. A new method is one more line."""
+"""The rows of the comparison by name. A new method is one more line."""
 
 BASELINE = "mc"
 
@@ -106,16 +116,9 @@ def execute(method: str, seed: int, epochs: int) -> Run:
         torch.set_num_threads(threads)
 
 
-def _train(method: str, seed: int, epochs: int, split: data.Split) -> tuple[gfo.MaskedModel, int]:
+def _train(method: str, seed: int, epochs: int, split: data.Split) -> tuple[Model, int]:
     images, labels = split.normalise(split.train[0]), split.train[1]
-    model = gfo.wrap(
-        _network(),
-        method,
-        list(SITES),
-        likelihood=gfo.Categorical(data.CLASSES),
-        example=(images[:2],),
-        **METHODS[method].options,
-    )
+    model = _model(method, seed, images[:2])
     optimizer = torch.optim.Adam(model.parameter_groups(lr=LEARNING_RATE), fused=True)
     best, epoch, kept = float("inf"), 0, model.state_dict()
     for number in range(1, epochs + 1):
@@ -135,6 +138,20 @@ def _train(method: str, seed: int, epochs: int, split: data.Split) -> tuple[gfo.
     return model, epoch
 
 
+def _model(row: str, seed: int, example: Tensor) -> Model:
+    entry = METHODS[row]
+    options: dict[str, Any] = {
+        "method": entry.method or row,
+        "sites": list(SITES),
+        "likelihood": gfo.Categorical(data.CLASSES),
+        "example": (example,),
+        **entry.options,
+    }
+    if entry.members == 1:
+        return gfo.wrap(_network(), **options)
+    return gfo.Ensemble.of(_network, entry.members, seed=seed, **options)
+
+
 def _network() -> nn.Module:
     return nn.Sequential(
         nn.Linear(data.SIDE**2, 128),
@@ -145,7 +162,7 @@ def _network() -> nn.Module:
     )
 
 
-def _measure(model: gfo.MaskedModel, method: str, seed: int, epoch: int, split: data.Split) -> Run:
+def _measure(model: Model, method: str, seed: int, epoch: int, split: data.Split) -> Run:
     images, labels = split.test
 
     def predict(raw: Tensor) -> gfo.Predictive:
@@ -177,6 +194,6 @@ def _measure(model: gfo.MaskedModel, method: str, seed: int, epoch: int, split: 
     )
 
 
-def _predict(model: gfo.MaskedModel, images: Tensor, seed: int) -> gfo.Predictive:
+def _predict(model: Model, images: Tensor, seed: int) -> gfo.Predictive:
     generator = torch.Generator().manual_seed(seed)
     return model.predict(images, samples=DRAWS, generator=generator)
