@@ -73,6 +73,20 @@ def integer(name: str, value: Any, *, low: int) -> int:
     return value
 
 
+def boolean(name: str, value: Any) -> bool:
+    """Return ``value`` if it is ``True`` or ``False``, or raise an error that names it.
+
+    Examples:
+        >>> boolean("per_unit", 1)
+        Traceback (most recent call last):
+            ...
+        TypeError: per_unit must be True or False, got 1
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``allowed``, or raise an error that lists them.
 

@@ -6,6 +6,8 @@ they do not show is not assumed. Knows nothing of methods.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from gflowout.sites import (
     MaskedPass,
     Site,
     evaluating,
+    input_size,
     input_tensor,
     main_tensor,
 )
@@ -95,7 +98,8 @@ def learn(
     doubled = _double(backbone, batched, trace, args, kwargs)
     fixed, unfoldable = _compare(trace, doubled)
     sites = [
-        _site(name, shape, axis, batch, backbone, doubled) for name, shape, axis in trace.sites
+        _with_consumer(_site(name, shape, axis, batch, backbone, doubled), shape, readers)
+        for (name, shape, axis), readers in zip(trace.sites, trace.readers, strict=True)
     ]
     spec = CallSpec(
         shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
@@ -116,6 +120,7 @@ class _Trace:
     def __init__(self) -> None:
         self.output = torch.empty(0)
         self.sites: list[tuple[str, tuple[int, ...], int | None]] = []
+        self.readers: list[dict[str, int]] = []  # per site, layers that ran later: input sizes
         self.runs: dict[str, int] = {}
         self.shapes: dict[str, list[tuple[int, ...]]] = {}
         self.largest = 0
@@ -142,6 +147,7 @@ def _trace(
                     f"sites={{{name!r}: 2}}"
                 )
         trace.sites.append((name, tuple(activation.shape), axis))
+        trace.readers.append({})
 
     def hook_for(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -149,6 +155,10 @@ def _trace(
             found = [tensor for _, tensor in tree.tensors(output)]
             trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in found)
             trace.largest = max([trace.largest, *(tensor.numel() for tensor in found)])
+            size = input_size(module)
+            if size is not None:
+                for later in trace.readers:
+                    later.setdefault(name, size)
             if found and found[0].dim() > 2:
                 if isinstance(module, _CHANNELS_FIRST):
                     units = (1, found[0].shape[1])
@@ -222,6 +232,18 @@ def _site(
         )
     rate = float(module.p) if isinstance(module, DROPOUTS) else None
     return Site(name, shape[axis], axis, rank, batch_axis, rate)
+
+
+def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int]) -> Site:
+    """Add the first layer after the site that takes as many inputs as it has units.
+
+    Channels that are flattened reach a linear layer as channels times positions.
+    """
+    sizes = {site.units}
+    if site.axis == 1:
+        sizes.add(math.prod(shape[1:]))
+    consumer = next((name for name, size in readers.items() if size in sizes), None)
+    return dataclasses.replace(site, consumer=consumer)
 
 
 def _double(

@@ -15,7 +15,7 @@ from gflowout.calls import logits_of
 from gflowout.drawing import Runner
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import DrawMask
-from gflowout.sites import Site
+from gflowout.sites import Site, weights_by_unit
 from gflowout.trajectory import Noise, Trajectory, merge
 
 
@@ -60,6 +60,13 @@ class Scorer:
         if copies == 1 or self.runner.can_fold():
             return self._pass(draw, copies, None)
         return merge([self._pass(draw, 1, None) for _ in range(copies)])
+
+    def weight(self, site: int) -> Tensor | None:
+        """Weights of the layer that reads a site, [units, ...]; ``None`` if none is known."""
+        place = self.runner.sites[site]
+        if place.consumer is None:
+            return None
+        return weights_by_unit(self.runner.backbone.get_submodule(place.consumer), place.units)
 
     def _given(self, masks: Sequence[Tensor]) -> list[list[Tensor]]:
         """Masks of each pass."""

@@ -28,7 +28,7 @@ from gflowout.ensemble import Ensemble
 from gflowout.likelihoods import LIKELIHOODS, Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.model import PREFIX, MaskedModel, assemble
-from gflowout.sites import INPUT, Site
+from gflowout.sites import INPUT, Site, input_size
 
 FORMAT = 1
 """Version of the file format; a file of another version is refused."""
@@ -290,6 +290,12 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
                 f"the backbone ({type(backbone).__name__}) has no submodule {site.name!r}, which "
                 f"is a site of {where}: it is of another architecture"
             )
+        reader = names.get(site.consumer or "")
+        if site.consumer is not None and (reader is None or input_size(reader) is None):
+            raise ValueError(
+                f"the backbone ({type(backbone).__name__}) has no linear or convolutional layer "
+                f"{site.consumer!r}, which reads site {site.name!r}: it is of another architecture"
+            )
 
 
 def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
@@ -301,6 +307,8 @@ def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"site {name} must be below rank {site['rank']}, got {site[name]}")
     if not isinstance(site["name"], str):
         raise TypeError(f"site name must be a string, got {site['name']!r}")
+    if not isinstance(site.get("consumer"), str | None):
+        raise TypeError(f"site consumer must be a string or None, got {site['consumer']!r}")
     return site
 
 

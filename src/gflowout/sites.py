@@ -52,10 +52,11 @@ class Site:
         rank: Number of axes of the activation.
         batch_axis: Axis of the batch in the activation: 0, or 1 for sequence-first modules.
         rate: Drop rate of the ``nn.Dropout`` that stood here, if one did.
+        consumer: Name of the linear or convolutional layer that reads the units, if one was seen.
 
     Examples:
         >>> Site("conv1", units=8, axis=1, rank=4)
-        Site(name='conv1', units=8, axis=1, rank=4, batch_axis=0, rate=None)
+        Site(name='conv1', units=8, axis=1, rank=4, batch_axis=0, rate=None, consumer=None)
     """
 
     name: str
@@ -64,6 +65,7 @@ class Site:
     rank: int
     batch_axis: int = 0
     rate: float | None = None
+    consumer: str | None = None
 
     def pool(self, activation: Tensor) -> Tensor:
         """Average an activation over every axis but batch and units: [batch, units]."""
@@ -248,6 +250,40 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
         site.check(activation)
         self._done += 1
         return activation * site.spread(self._visit(index, activation)).to(activation.dtype)
+
+
+def input_size(module: nn.Module) -> int | None:
+    """Features or channels that a linear or convolutional layer reads; ``None`` for all others."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    return module.in_channels if isinstance(module, nn.modules.conv._ConvNd) else None
+
+
+def weights_by_unit(module: nn.Module, units: int) -> Tensor:
+    """View the weights of a linear or convolutional layer by the unit that they read.
+
+    Args:
+        module: One that has an :func:`input_size`: ``units``, or a multiple of it for a linear
+            layer that reads flattened maps.
+        units: Of the site before.
+
+    Returns:
+        [units, ...].
+
+    Examples:
+        >>> weights_by_unit(nn.Linear(12, 5), 3).shape
+        torch.Size([3, 5, 4])
+        >>> weights_by_unit(nn.Conv2d(4, 6, 3, groups=2), 4).shape
+        torch.Size([4, 3, 3, 3])
+    """
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(module, nn.modules.conv._ConvNd):
+        if module.transposed:
+            return weight
+        grouped = weight.reshape(module.groups, -1, *weight.shape[1:])
+        return grouped.transpose(1, 2).flatten(0, 1)
+    return weight.reshape(len(weight), units, -1).transpose(0, 1)
 
 
 def main_tensor(output: Any, name: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Noise:
-    """Uniform random numbers that do not depend on how draws are split into passes.
+    """Random numbers that do not depend on how draws are split into passes.
 
     Args:
         generators: One per copy of the batch in the pass, or ``None`` for PyTorch's own state.
@@ -45,10 +45,17 @@ class Noise:
             units: Columns.
             like: Gives the device.
         """
+        return self._numbers(torch.rand, rows, units, like)
+
+    def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return as many standard normal numbers, also in single precision."""
+        return self._numbers(torch.randn, rows, units, like)
+
+    def _numbers(self, draw: Callable[..., Tensor], rows: int, units: int, like: Tensor) -> Tensor:
         if self.generators is None:
-            return torch.rand(self.copies * rows, units, device=like.device, dtype=torch.float32)
+            return draw(self.copies * rows, units, device=like.device, dtype=torch.float32)
         parts = [
-            torch.rand(rows, units, device=like.device, dtype=torch.float32, generator=generator)
+            draw(rows, units, device=like.device, dtype=torch.float32, generator=generator)
             for generator in self.generators
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -7,10 +7,12 @@ prediction, losses. A method sees activations and log-likelihoods, never the bac
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from gflowout import checks, policy
@@ -31,6 +33,9 @@ class Score(Protocol):
     def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
         """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
 
+    def weight(self, site: int) -> Tensor | None:
+        """Return the weights that read a site's units, [units, ...]; ``None`` if not known."""
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -40,7 +45,8 @@ class Losses:
         total: What to call ``backward`` on: the sum of the parts.
         nll: Negative log-likelihood of the labels, averaged over the batch; trains the backbone.
         tb: Trajectory-balance loss; trains the mask posterior and log Z. 0 where there is none.
-        prior: Negative log-probability of the masks; trains a learned prior. 0 where there is none.
+        prior: Negative log-probability of the masks, which trains a learned prior; or what a method
+            adds to the likelihood to regularise its noise. 0 where there is neither.
         log_q: Log-probability of the masks under the posterior, [batch], or ``None``.
         log_reward: Log of the unnormalised posterior, [batch], or ``None``.
         log_z: Estimate of the log evidence, [batch], or ``None``.
@@ -125,16 +131,62 @@ def likelihood_losses(trajectory: Trajectory) -> Losses:
     return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=full_masks(trajectory))
 
 
+def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
+    """Losses of a method that adds one regulariser to the negative log-likelihood."""
+    plain = likelihood_losses(trajectory)
+    return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
+
+
+class SiteNumbers(nn.Module):
+    """Learned numbers of every site, one for the site or one per unit.
+
+    Args:
+        sites: In execution order.
+        start: What every number starts with; weight decay pulls back to it.
+        per_unit: One number per unit instead of one per site.
+
+    Examples:
+        >>> numbers = SiteNumbers([Site("fc", units=3, axis=1, rank=2)], start=2.0, per_unit=True)
+        >>> numbers(0).tolist()
+        [2.0, 2.0, 2.0]
+    """
+
+    def __init__(self, sites: Sequence[Site], start: float, per_unit: bool) -> None:
+        super().__init__()
+        self.start = start
+        self.moved = nn.ParameterList(
+            nn.Parameter(torch.zeros(site.units if per_unit else 1)) for site in sites
+        )
+
+    def forward(self, site: int) -> Tensor:
+        """Return a site's numbers, [units or 1]."""
+        moved: Tensor = self.moved[site]
+        # One parameter must do what a generator does with many; see policy.DIRECT_GAIN.
+        return self.start + policy.DIRECT_GAIN * moved
+
+
 def full_masks(trajectory: Trajectory) -> list[Tensor]:
     """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
     examples = len(known(trajectory.log_likelihood))
     masks = [trajectory.per_example(mask).expand(examples, -1) for mask in trajectory.masks]
-    return [split_draws(mask, trajectory.copies) for mask in masks]
+    return [split_draws(mask, trajectory.copies).detach() for mask in masks]
 
 
 def split_draws(values: Tensor, draws: int) -> Tensor:
     """Reshape [draws * batch, ...] to [draws, batch, ...]; unchanged for one draw."""
     return values if draws == 1 else values.reshape(draws, -1, *values.shape[1:])
+
+
+def examples_in_training(train_size: int | None, batch: int) -> int:
+    """Size of the training set: the option, or, with a warning, that of the batch."""
+    if train_size is not None:
+        return train_size
+    warnings.warn(
+        f"train_size was not given: the batch of {batch} is taken for the whole training set, so "
+        "masks are learned from too little; pass train_size=",
+        stacklevel=2,
+    )
+    return batch
 
 
 def scaled(mask: Tensor, rescale: str, keep: float = 1.0) -> Tensor:
