@@ -138,10 +138,31 @@ POLICY_OPTIONS = [
 ]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
+SIZE_OPTION = [("train_size", [0, -5], [100.0, "100"])]
+CONCRETE_OPTIONS = [
+    ("rate", [-0.1, 0, 1], ["0.5", None]),
+    ("per_unit", [], [1, None, "yes"]),
+    ("relaxation", [0, -0.1, float("inf")], ["0.1", None]),
+    ("length_scale", [-1e-3, float("nan")], ["1", None]),
+    ("dropout_regularizer", [-1.0], [True, None]),
+]
+VARIATIONAL_OPTIONS = [
+    ("alpha", [0, -1.0, float("inf")], ["1", None]),
+    ("per_unit", [], [1, None, "yes"]),
+    ("kl_weight", [-0.5], ["1", None]),
+]
+MASKSEMBLES_OPTIONS = [
+    ("members", [0, -1], [2.0, None]),
+    ("scale", [0.9, float("inf")], ["2", None]),
+    ("rescale", ["inverse", None], []),
+]
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "gflowout": POLICY_OPTIONS,
     "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
     "mc": MC_OPTIONS,
+    "concrete": CONCRETE_OPTIONS + SIZE_OPTION,
+    "variational": VARIATIONAL_OPTIONS + SIZE_OPTION,
+    "masksembles": MASKSEMBLES_OPTIONS,
     "none": [],
 }
 """Options of every method, each with values of the wrong size and values of the wrong type."""

@@ -19,6 +19,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
     "id-gflowout": {"train_size": 40, "log_z": "learned", "draws": 2},
     "mc": {"rate": 0.3},
+    "concrete": {"train_size": 40, "rate": 0.3, "per_unit": True, "relaxation": 0.2},
+    "variational": {"train_size": 40, "alpha": 0.5},
+    "masksembles": {"members": 3, "scale": 1.5},
     "none": {},
 }
 
@@ -174,7 +177,9 @@ def test_another_backbone_is_named(path: Path) -> None:
     longer = nn.Sequential(*net(), nn.Linear(3, 3))
     refuse(path, longer, r"lacks 2 tensors: 4\.bias, 4\.weight")
     shorter = nn.Sequential(*list(net())[:3])
-    refuse(path, shorter, r"beyond the backbone's, 2 tensors: 3\.bias")
+    refuse(path, shorter, "no linear or convolutional layer '3', which reads site '2'")
+    bare = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.ReLU(), nn.Linear(8, 3))
+    refuse(path, bare, r"beyond the backbone's, 5 tensors: 1\.bias")
 
 
 def test_foreign_files_are_named(tmp_path: Path) -> None:
@@ -206,6 +211,9 @@ SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": 
         {"sites": [{**SITE, "units": 10**15}]},
         {"sites": [{**SITE, "axis": 7}]},
         {"sites": [{**SITE, "name": 3}]},
+        {"sites": [{**SITE, "consumer": 3}]},
+        {"sites": [{**SITE, "consumer": "2"}]},
+        {"sites": [{**SITE, "consumer": "nothing"}]},
         {"sites": "all"},
         {"sites": []},
         {"spec": {}},
@@ -215,7 +223,7 @@ SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": 
 )
 def test_a_hostile_configuration_is_refused(path: Path, changes: dict[str, Any]) -> None:
     rewrite(path, **changes)
-    refuse(path, net(), "damaged configuration|does not fit|no submodule")
+    refuse(path, net(), "damaged configuration|does not fit|no submodule|no linear")
 
 
 def test_deep_json_and_a_huge_header_are_refused(path: Path) -> None:

@@ -122,8 +122,15 @@ def test_masks_multiply_the_site(entry: Entry, method: str) -> None:
     drawn = predict(entry, model, samples=2, return_masks=True)
     net = gfo.unwrap(model)
     args, kwargs = entry.call(BATCH)
-    scale = 2.0 if method == "mc" else 1.0
     handles = []
+
+    def scale(index: int) -> float:
+        if method == "mc":
+            return 2.0 if model.sites[index].rate is None else 1 / (1 - model.sites[index].rate)
+        if method == "concrete":
+            moved = model.method.keep_logits.moved[index].detach()
+            return 1 / torch.sigmoid(torch.tensor(9.0).log() + 10 * moved).item()
+        return 1.0
 
     def multiply(output: Any, place: Any, mask: Tensor, factor: float) -> Any:
         value = output[0] if isinstance(output, tuple) else output
@@ -132,9 +139,8 @@ def test_masks_multiply_the_site(entry: Entry, method: str) -> None:
         value = value * mask.reshape(shape) * factor
         return (value, *output[1:]) if isinstance(output, tuple) else value
 
-    for site, mask in zip(model.sites, drawn.masks, strict=True):
-        factor = 1 / (1 - site.rate) if site.rate is not None and method == "mc" else scale
-        mask = mask[1]
+    for index, site in enumerate(model.sites):
+        factor, mask = scale(index), drawn.masks[index][1]
         if site.name == "input":
             handles.append(
                 net.register_forward_pre_hook(

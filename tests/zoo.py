@@ -19,7 +19,7 @@ from torch.nn import functional as F
 import gflowout as gfo
 import gflowout.methods
 
-METHODS = ("none", "mc", "id-gflowout", "gflowout")
+METHODS = ("none", "mc", "concrete", "variational", "masksembles", "id-gflowout", "gflowout")
 TRAIN_SIZE = 50
 
 
@@ -93,8 +93,9 @@ class Entry:
                 example=kwargs or args,
                 **needed(method),
             )
-            for parameter in model.method.parameters():
-                nn.init.normal_(parameter, std=0.3)
+            for name, parameter in model.method.named_parameters():
+                # A plain number stands before a gain; much more would leave no noise.
+                nn.init.normal_(parameter, std=0.03 if ".moved." in name else 0.3)
         return model
 
 

@@ -31,6 +31,9 @@ from gflowout.backbones import MLP, ResNet18
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "mc": {},
+    "concrete": {"train_size": 50_000},
+    "variational": {"train_size": 50_000},
+    "masksembles": {},
     "id-gflowout": {"train_size": 50_000},
     "id-gflowout draws=1": {"train_size": 50_000, "draws": 1},
     "gflowout": {},

@@ -54,6 +54,15 @@ METHODS = {
         members=5,
     ),
     "mc": Entry("MC dropout: units are dropped by the toss of a coin, also when predicting"),
+    "concrete": Entry(
+        "concrete dropout: MC dropout that learns its rates, one per layer",
+        {"train_size": data.TRAIN_SIZE},
+    ),
+    "variational": Entry(
+        "variational dropout: units times Gaussian noise whose size is learned, one per layer",
+        {"train_size": data.TRAIN_SIZE},
+    ),
+    "masksembles": Entry("masksembles: four fixed, overlapping sets of units take turns"),
     "id-gflowout": Entry(
         "ID-GFlowOut: learns which units to drop, the same for every image",
         {"train_size": data.TRAIN_SIZE},

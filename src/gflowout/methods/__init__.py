@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from gflowout.methods.base import Losses, Method, Options
+from gflowout.methods.concrete import ConcreteDropout
 from gflowout.methods.gflowout import GFlowOut
 from gflowout.methods.id_gflowout import IDGFlowOut
+from gflowout.methods.masksembles import Masksembles
 from gflowout.methods.mc import MCDropout
 from gflowout.methods.none import NoDropout
+from gflowout.methods.variational import VariationalDropout
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (GFlowOut, IDGFlowOut, MCDropout, NoDropout)
+    method.name: method
+    for method in (
+        GFlowOut,
+        IDGFlowOut,
+        MCDropout,
+        ConcreteDropout,
+        VariationalDropout,
+        Masksembles,
+        NoDropout,
+    )
 }
 
 __all__ = [
     "METHODS",
+    "ConcreteDropout",
     "GFlowOut",
     "IDGFlowOut",
     "Losses",
     "MCDropout",
+    "Masksembles",
     "Method",
     "NoDropout",
     "Options",
+    "VariationalDropout",
 ]

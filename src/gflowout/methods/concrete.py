@@ -1,0 +1,176 @@
+r"""Concrete dropout (Gal, Hron & Kendall 2017): the drop rates are learned by gradient descent.
+
+In training a mask is relaxed: with uniform u and keep rate :math:`\pi = 1 - p`,
+
+.. math:: z = \mathrm{sigmoid}\big((\mathrm{logit}\, \pi - \mathrm{logit}\, u) / t\big),
+
+which has a gradient in the rate and becomes the hard mask 1[u < keep] as t goes to 0. Units are
+multiplied by z over the keep rate. The loss is the negative log-likelihood plus the KL divergence
+from the prior over N training examples (equations 2 to 4 of the paper),
+
+.. math:: \frac{1}{N} \sum_l \Big[ \frac{\ell^2}{2} \sum_k \frac{\|w_{lk}\|^2}{1 - p_{lk}}
+          - c \sum_k H(p_{lk}) \Big],
+
+with w the weights that read unit k, H the entropy of a Bernoulli variable and c = 1 the paper's
+scale. Prediction uses hard masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout import checks, policy
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    SiteNumbers,
+    examples_in_training,
+    regularised_losses,
+)
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+
+@dataclass(frozen=True)
+class ConcreteDropoutOptions(Options):
+    """Options of concrete dropout.
+
+    Attributes:
+        rate: Drop rate that every unit starts with.
+        per_unit: Learn a rate per unit instead of one per site.
+        relaxation: Temperature t of the relaxed masks in training.
+        length_scale: Of the Gaussian prior over weights: their squares count
+            ``length_scale**2 / (2 * train_size)``, over the keep rate. 0 leaves them out.
+        dropout_regularizer: Scale c of the entropy term; 1 is the KL divergence.
+        train_size: Number of training examples, N.
+    """
+
+    rate: float = 0.1
+    per_unit: bool = False
+    relaxation: float = 0.1
+    length_scale: float = 1e-2
+    dropout_regularizer: float = 1.0
+    train_size: int | None = None
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"rate", "per_unit"})
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks.number("rate", self.rate, low=0, high=1, open_low=True, open_high=True)
+        checks.boolean("per_unit", self.per_unit)
+        checks.number("relaxation", self.relaxation, low=0, open_low=True)
+        checks.number("length_scale", self.length_scale, low=0)
+        checks.number("dropout_regularizer", self.dropout_regularizer, low=0)
+        if self.train_size is not None:
+            checks.integer("train_size", self.train_size, low=1)
+
+
+class ConcreteDropout(Method):
+    """Bernoulli masks, anew for each example and draw, with learned rates.
+
+    The weights that read a site are those of the next linear or convolutional layer of its size
+    (``Site.consumer``); without one the site has no weight term.
+    """
+
+    name = "concrete"
+    Options = ConcreteDropoutOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: ConcreteDropoutOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.keep_logits = SiteNumbers(sites, -policy.logit(options.rate), options.per_unit)
+
+    def rate(self, site: int) -> Tensor:
+        """Learned drop rate of a site, [1], or of its units, [units]."""
+        return torch.sigmoid(-self.keep_logits(site))
+
+    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw a relaxed mask per example."""
+        logits = self.keep_logits(site)
+
+        def drawn() -> Tensor:
+            uniform = self._uniform(site, activation, trajectory)
+            return relaxed(logits, uniform, self.options.relaxation)
+
+        mask = trajectory.mask(site, drawn)
+        return (mask / torch.sigmoid(logits)).to(activation.dtype)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw a hard mask per example."""
+        logits = self.keep_logits(site)
+
+        def drawn() -> Tensor:
+            return policy.draw(logits, self._uniform(site, activation, trajectory))
+
+        mask = trajectory.mask(site, drawn)
+        return (mask / torch.sigmoid(logits)).to(activation.dtype)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; likelihood and regularisers both reach the rates and the backbone.
+
+        Masks are relaxed whether the model is in train or eval mode. Given masks have no gradient:
+        the likelihood then reaches the rates by the scaling of kept units only.
+        """
+        trajectory = score(self.draw_training)
+        size = examples_in_training(self.options.train_size, len(known(trajectory.log_likelihood)))
+        terms = [self._divergence(site, score.weight(site)) for site in range(len(self.sites))]
+        return regularised_losses(trajectory, torch.stack(terms).sum() / size)
+
+    def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        place = self.sites[site]
+        rows = activation.shape[place.batch_axis] // trajectory.copies
+        return trajectory.noise.uniform(rows, place.units, activation)
+
+    def _divergence(self, site: int, weight: Tensor | None) -> Tensor:
+        """Up to a constant, the KL divergence of a site's masks and weights from the prior."""
+        logits = self.keep_logits(site)
+        uncertain = entropy(logits).expand(self.sites[site].units).sum()
+        squares = uncertain.new_zeros(()) if weight is None else weight_term(weight, logits)
+        options: ConcreteDropoutOptions = self.options
+        return options.length_scale**2 / 2 * squares - options.dropout_regularizer * uncertain
+
+
+def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+    """Masks between 0 and 1 that are differentiable in the log-odds of keeping a unit.
+
+    Examples:
+        >>> relaxed(torch.zeros(2), torch.tensor([0.4, 0.6]), 0.1)
+        tensor([0.9830, 0.0170])
+    """
+    return torch.sigmoid((logits - torch.logit(uniform.to(logits.dtype))) / temperature)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of Bernoulli variables, in nats, from their log-odds.
+
+    Examples:
+        >>> entropy(torch.zeros(1))
+        tensor([0.6931])
+    """
+    return F.softplus(logits) - logits * torch.sigmoid(logits)
+
+
+def weight_term(weight: Tensor, keep_logits: Tensor) -> Tensor:
+    """Squared weights over the keep rate of the unit that they read, summed.
+
+    Args:
+        weight: [units, ...].
+        keep_logits: [units] or [1].
+
+    Examples:
+        >>> weight_term(torch.ones(2, 3), torch.zeros(1))
+        tensor(12.)
+    """
+    if len(keep_logits) == 1:
+        return weight.square().sum() / torch.sigmoid(keep_logits).squeeze()
+    return (weight.square().flatten(1).sum(1) / torch.sigmoid(keep_logits)).sum()

@@ -1,0 +1,126 @@
+r"""Masksembles (Durasov et al. 2021): a few fixed masks, each a member of an implicit ensemble.
+
+Every site has as many masks as there are members, drawn once when the model is wrapped. All keep
+the same number of units; ``scale`` tells how far they overlap, from 1, where all are the same and
+keep everything (one network), to large values, where no two share a unit (an ensemble of separate,
+smaller networks). Training gives each part of the batch to one member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses, scaled
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class MasksemblesOptions(Options):
+    """Options of masksembles.
+
+    Attributes:
+        members: Number of masks per site.
+        scale: How little the masks overlap, from 1 (all keep every unit).
+        rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+    """
+
+    members: int = 4
+    scale: float = 2.0
+    rescale: str = "none"
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"members", "scale"})
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks.integer("members", self.members, low=1)
+        checks.number("scale", self.scale, low=1)
+        checks.choice("rescale", self.rescale, ["none", "kept"])
+
+
+class Masksembles(Method):
+    """Every draw of a prediction is one member, chosen at random, for all sites and examples.
+
+    To run every member exactly once, give their masks:
+    ``model.predict(x, masks=model.method.members())``.
+    """
+
+    name = "masksembles"
+    Options = MasksemblesOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: MasksemblesOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        for index, site in enumerate(sites):
+            masks = overlapping(options.members, site.units, options.scale)
+            self.register_buffer(f"masks{index}", masks)
+
+    def members(self) -> list[Tensor]:
+        """Masks of all members, one [members, 1, units] per site."""
+        return [self.get_buffer(f"masks{site}").unsqueeze(1) for site in range(len(self.sites))]
+
+    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Give each part of the batch to one member, the first part to a random one."""
+        if site == 0 and trajectory.given is None:
+            count = self.options.members
+            batch = activation.shape[self.sites[site].batch_axis]
+            part = torch.arange(batch, device=activation.device) * count // batch
+            # Rotated, so that members have their turn also in batches smaller than their number.
+            trajectory.index = (part + self._random(activation, trajectory)) % count
+        return self._used(site, activation, trajectory)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Take one member for the whole batch."""
+        if site == 0 and trajectory.given is None:
+            batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
+            trajectory.index = self._random(activation, trajectory).repeat_interleave(batch)
+        return self._used(site, activation, trajectory)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; the loss is the negative log-likelihood."""
+        return likelihood_losses(score(self.draw_training))
+
+    def _random(self, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """One member per copy of the batch, [copies]."""
+        members: int = self.options.members
+        return (trajectory.noise.uniform(1, 1, activation).squeeze(-1) * members).long()
+
+    def _used(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        mask = trajectory.mask(site, lambda: self.get_buffer(f"masks{site}"))
+        used = scaled(mask, self.options.rescale).to(activation.dtype)
+        return trajectory.per_example(used)
+
+
+def kept_units(members: int, units: int, scale: float) -> int:
+    """Units that every mask keeps, so that together the masks use them all.
+
+    Masks of m among m * scale positions leave (1 - 1 / scale) ** members of the positions unused;
+    m is chosen for the others to be ``units``.
+
+    Examples:
+        >>> [kept_units(4, 60, scale) for scale in (1, 2, 100)]
+        [60, 32, 15]
+    """
+    used = scale * -math.expm1(members * math.log1p(-1 / scale)) if scale > 1 else 1.0
+    return min(units, max(round(units / used), math.ceil(units / members)))
+
+
+def overlapping(members: int, units: int, scale: float) -> Tensor:
+    """Random masks of equal size, [members, units], which together keep every unit.
+
+    Units are dealt to the members in turn; each then fills up with units of the others.
+    """
+    owner = torch.randperm(units) % members
+    own = owner == torch.arange(members).unsqueeze(1)
+    order = torch.rand(members, units) + own
+    kept = order.topk(kept_units(members, units, scale), -1).indices
+    return torch.zeros(members, units).scatter(-1, kept, 1.0)

@@ -1,0 +1,124 @@
+r"""Variational dropout (Kingma, Salimans & Welling 2015): Gaussian noise of learned variance.
+
+Every unit is multiplied by a factor :math:`\xi \sim N(1, \alpha)`, in training and in prediction;
+dropout of rate p has the same mean and variance at :math:`\alpha = p / (1 - p)`. The loss is the
+negative log-likelihood plus the KL divergence of the factors from the log-uniform prior over N
+training examples. The prior is improper, so the divergence has no zero; it is measured from that of
+:math:`\alpha = \infty` and approximated as by Molchanov et al. (2017), for any :math:`\alpha`:
+
+.. math:: \mathrm{KL}(\alpha) \approx \tfrac12 \log(1 + 1 / \alpha)
+          + k_1 \, \mathrm{sigmoid}(-k_2 - k_3 \log \alpha).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout import checks
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    SiteNumbers,
+    examples_in_training,
+    regularised_losses,
+)
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+LARGEST = 8.0
+"""Bound of log alpha: a unit that nothing needs would drift upwards for ever."""
+
+
+@dataclass(frozen=True)
+class VariationalDropoutOptions(Options):
+    """Options of variational dropout.
+
+    Attributes:
+        alpha: Variance of the factors at the start.
+        per_unit: Learn a variance per unit instead of one per site.
+        kl_weight: Weight of the KL divergence; 1 is the ELBO. To anneal, let it grow during
+            training: ``model.set_options(kl_weight=min(1.0, step / 1000))``.
+        train_size: Number of training examples, N.
+    """
+
+    alpha: float = 0.1
+    per_unit: bool = False
+    kl_weight: float = 1.0
+    train_size: int | None = None
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"alpha", "per_unit"})
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks.number("alpha", self.alpha, low=0, open_low=True)
+        checks.boolean("per_unit", self.per_unit)
+        checks.number("kl_weight", self.kl_weight, low=0)
+        if self.train_size is not None:
+            checks.integer("train_size", self.train_size, low=1)
+
+
+class VariationalDropout(Method):
+    """Gaussian factors around 1, anew for each example and draw, with learned variances.
+
+    Masks are the factors themselves: real numbers, not 0 and 1.
+    """
+
+    name = "variational"
+    Options = VariationalDropoutOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: VariationalDropoutOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.log_alpha = SiteNumbers(sites, log(options.alpha), options.per_unit)
+
+    def alpha(self, site: int) -> Tensor:
+        """Learned variance of a site's factors, [1], or of each unit's, [units]."""
+        return self._log_alpha(site).exp()
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw a factor per example and unit, differentiable in the variance."""
+        place = self.sites[site]
+
+        def drawn() -> Tensor:
+            rows = activation.shape[place.batch_axis] // trajectory.copies
+            deviation = (self._log_alpha(site) / 2).exp()
+            normal = trajectory.noise.normal(rows, place.units, activation)
+            return 1 + deviation * normal.to(deviation.dtype)
+
+        return trajectory.mask(site, drawn).to(activation.dtype)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; likelihood and divergence both reach the variances."""
+        trajectory = score(self.draw)
+        size = examples_in_training(self.options.train_size, len(known(trajectory.log_likelihood)))
+        divergences = [
+            log_uniform_kl(self._log_alpha(index)).expand(site.units).sum()
+            for index, site in enumerate(self.sites)
+        ]
+        divergence = torch.stack(divergences).sum()
+        return regularised_losses(trajectory, self.options.kl_weight * divergence / size)
+
+    def _log_alpha(self, site: int) -> Tensor:
+        free: Tensor = self.log_alpha(site)
+        return LARGEST - F.softplus(LARGEST - free)
+
+
+def log_uniform_kl(log_alpha: Tensor) -> Tensor:
+    """KL divergence of N(1, alpha) from the log-uniform prior, less its limit for large alpha.
+
+    Examples:
+        >>> [round(kl, 2) for kl in log_uniform_kl(torch.tensor([-4.0, 0.0, 40.0])).tolist()]
+        [2.63, 0.43, 0.0]
+    """
+    return 0.5 * F.softplus(-log_alpha) + 0.63576 * torch.sigmoid(-1.8732 - 1.48695 * log_alpha)
