@@ -117,14 +117,8 @@ class Runner:
                 batch = output.shape[0] // copies
                 outputs.extend(output.reshape(copies, batch, *output.shape[1:]))
                 if keep_masks:
-                    masks.append(
-                        [
-                            trajectory.per_example(mask)
-                            .expand(len(output), -1)
-                            .reshape(copies, batch, -1)
-                            for mask in trajectory.masks
-                        ]
-                    )
+                    drawn = trajectory.full_masks(len(output))
+                    masks.append([mask.reshape(copies, batch, -1) for mask in drawn])
                 start += copies
         joined = [torch.cat(parts) for parts in zip(*masks, strict=True)] if keep_masks else None
         return torch.stack(outputs), joined

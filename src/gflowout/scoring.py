@@ -29,6 +29,7 @@ class Scorer:
         masks: Masks to score instead of drawing: [batch or 1, units] per site, or
             [draws, batch or 1, units].
         values: Check the values of the labels, not only their type and shape.
+        parts: Masks per unit that may stand side by side in given masks.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Scorer:
         y: Tensor,
         masks: Sequence[Tensor] | None,
         values: bool,
+        parts: int = 1,
     ) -> None:
+        self.parts = parts
         self.runner = runner
         self.likelihood = likelihood
         self.masks = masks
@@ -72,8 +75,8 @@ class Scorer:
         """Masks of each pass."""
         sites = self.runner.sites
         if not any(mask.dim() == 3 for mask in _per_site(masks, sites)):
-            return [masks_of_pass(masks, sites, self.batch)]
-        draws = masks_of_draws(masks, sites, self.batch)
+            return [masks_of_pass(masks, sites, self.batch, self.parts)]
+        draws = masks_of_draws(masks, sites, self.batch, self.parts)
         return [list(one) for one in zip(*draws, strict=True)]
 
     def _pass(self, draw: DrawMask, copies: int, given: list[Tensor] | None) -> Trajectory:
@@ -91,19 +94,22 @@ class Scorer:
         return trajectory
 
 
-def masks_of_pass(masks: Any, sites: Sequence[Site], batch: int | None) -> list[Tensor]:
+def masks_of_pass(
+    masks: Any, sites: Sequence[Site], batch: int | None, parts: int = 1
+) -> list[Tensor]:
     """Check masks for one pass and return them as [batch, units] per site.
 
     Args:
         masks: One [batch or 1, units] per site.
         sites: In execution order.
         batch: Size of the batch, if known.
+        parts: Masks per unit that may stand side by side.
     """
     given = []
     for mask, site in zip(_per_site(masks, sites), sites, strict=True):
         rows = mask.shape[0] if mask.dim() else 0
         fits = batch is None or rows in (1, batch)
-        if mask.dim() != 2 or mask.shape[1] != site.units or not fits:
+        if mask.dim() != 2 or mask.shape[1] not in (site.units, parts * site.units) or not fits:
             raise ValueError(
                 f"masks: the one of site {site.name!r} must have shape "
                 f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
@@ -113,19 +119,23 @@ def masks_of_pass(masks: Any, sites: Sequence[Site], batch: int | None) -> list[
     return given
 
 
-def masks_of_draws(masks: Any, sites: Sequence[Site], batch: int | None) -> list[Tensor]:
+def masks_of_draws(
+    masks: Any, sites: Sequence[Site], batch: int | None, parts: int = 1
+) -> list[Tensor]:
     """Check masks for several draws and return them as [draws, batch, units] per site.
 
     Args:
         masks: One [draws, batch or 1, units] per site.
         sites: In execution order.
         batch: Size of the batch, if known.
+        parts: Masks per unit that may stand side by side.
     """
     given = _per_site(masks, sites)
     counts = {mask.shape[0] for mask in given if mask.dim() == 3}
     for mask, site in zip(given, sites, strict=True):
+        widths = (site.units, parts * site.units)
         fits = mask.dim() == 3 and (batch is None or mask.shape[1] in (1, batch))
-        if not fits or mask.shape[2] != site.units or len(counts) != 1 or 0 in counts:
+        if not fits or mask.shape[2] not in widths or len(counts) != 1 or 0 in counts:
             raise ValueError(
                 f"masks: the one of site {site.name!r} must have shape [samples, "
                 f"{batch or 'batch'}, {site.units}], with the same number of samples at every "

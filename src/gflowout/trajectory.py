@@ -79,6 +79,8 @@ class Trajectory:
         log_p: Log-probability of the masks under the prior, [rows].
         log_z: Estimate of the log evidence, [rows].
         log_likelihood: log p(y | x, z), [batch], once the pass is over.
+        context: What else the mask generators see, [rows, size].
+        shared: Masks shared by several examples, for methods that multiply them with these.
     """
 
     noise: Noise = field(default_factory=Noise)
@@ -90,6 +92,8 @@ class Trajectory:
     log_p: Tensor | None = None
     log_z: Tensor | None = None
     log_likelihood: Tensor | None = None
+    context: Tensor | None = None
+    shared: Trajectory | None = None
 
     @property
     def copies(self) -> int:
@@ -117,6 +121,14 @@ class Trajectory:
     def per_example(self, rows: Tensor) -> Tensor:
         """Map a value per row to a value per example."""
         return rows if self.index is None else rows[self.index]
+
+    def full_masks(self, examples: int) -> list[Tensor]:
+        """Masks as they act on every example, [examples, units] per site."""
+        own = [self.per_example(mask).expand(examples, -1) for mask in self.masks]
+        if self.shared is None:
+            return own
+        shared = self.shared.full_masks(examples)
+        return [one * other for one, other in zip(shared, own, strict=True)]
 
 
 def known(value: Tensor | None) -> Tensor:
@@ -149,4 +161,6 @@ def merge(parts: Sequence[Trajectory]) -> Trajectory:
         log_p=join([part.log_p for part in parts]),
         log_z=join([part.log_z for part in parts]),
         log_likelihood=join([part.log_likelihood for part in parts]),
+        context=join([part.context for part in parts]),
+        shared=merge([part.shared for part in parts if part.shared]) if parts[0].shared else None,
     )

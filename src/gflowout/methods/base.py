@@ -104,6 +104,8 @@ class Method(nn.Module):
     Options: ClassVar[type[Options]]
     deterministic: ClassVar[bool] = False
     """Whether every draw of a prediction is the same."""
+    mask_parts: ClassVar[int] = 1
+    """Masks per unit that may stand side by side in a given mask tensor."""
 
     def __init__(self, sites: Sequence[Site], likelihood: Likelihood, options: Any) -> None:
         super().__init__()
@@ -168,7 +170,7 @@ class SiteNumbers(nn.Module):
 def full_masks(trajectory: Trajectory) -> list[Tensor]:
     """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
     examples = len(known(trajectory.log_likelihood))
-    masks = [trajectory.per_example(mask).expand(examples, -1) for mask in trajectory.masks]
+    masks = trajectory.full_masks(examples)
     return [split_draws(mask, trajectory.copies).detach() for mask in masks]
 
 

@@ -71,39 +71,50 @@ class GFlowOutOptions(Options):
 
 
 class GFlowOut(Method):
-    """Sample-dependent masks with a learned prior and a posterior that sees the label."""
+    """Sample-dependent masks with a learned prior and a posterior that sees the label.
+
+    Args:
+        sites: In execution order.
+        likelihood: Gives the size of an encoded label.
+        options: Of the method.
+        context: Size of ``Trajectory.context``, which all generators see, too.
+    """
 
     name = "gflowout"
     Options = GFlowOutOptions
 
     def __init__(
-        self, sites: Sequence[Site], likelihood: Likelihood, options: GFlowOutOptions
+        self,
+        sites: Sequence[Site],
+        likelihood: Likelihood,
+        options: GFlowOutOptions,
+        context: int = 0,
     ) -> None:
         super().__init__(sites, likelihood, options)
         self.start = policy.logit(options.prior_keep)
         self.posterior, self.prior = nn.ModuleList(), nn.ModuleList()
         earlier = 0
         for site in sites:
-            seen = [earlier, site.units]
+            seen = [earlier, site.units, context]
             shape = (site.units, options.hidden, self.start, options.blocks)
             self.posterior.append(policy.MaskPolicy([*seen, likelihood.label_size], *shape))
             self.prior.append(policy.MaskPolicy(seen, *shape))
             earlier += site.units
         if options.log_z == "learned":
-            inputs = [sites[0].units, likelihood.label_size]
+            inputs = [sites[0].units, context, likelihood.label_size]
             self.log_z = policy.MaskGenerator(inputs, 1, options.hidden, start=0.0)
 
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the exploring posterior; account for the mask under posterior and prior."""
-        pooled, earlier = self._features(site, activation, trajectory)
+        seen = _, pooled, context = self._features(site, activation, trajectory)
         label = known(trajectory.label).to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
-            trajectory.log_z = self.log_z(pooled, label).squeeze(-1)
+            trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
         rows, units = len(pooled) // trajectory.copies, self.sites[site].units
         temper = exploring(self.options, self.start, trajectory, rows, pooled)
         choose = choosing(trajectory, site, rows, units, pooled, temper)
-        mask, posterior = self.posterior[site]([earlier, pooled, label], choose)
-        _, prior = self.prior[site]([earlier, pooled], lambda _, part: mask[..., part])
+        mask, posterior = self.posterior[site]([*seen, label], choose)
+        _, prior = self.prior[site](seen, lambda _, part: mask[..., part])
         trajectory.masks.append(mask)
         trajectory.add(policy.log_prob(mask, posterior), policy.log_prob(mask, prior))
         return scaled(mask, self.options.rescale).to(activation.dtype)
@@ -112,10 +123,10 @@ class GFlowOut(Method):
         """Draw from the learned prior."""
 
         def drawn() -> Tensor:
-            pooled, earlier = self._features(site, activation, trajectory)
+            seen = _, pooled, _ = self._features(site, activation, trajectory)
             rows, units = len(pooled) // trajectory.copies, self.sites[site].units
             choose = choosing(trajectory, site, rows, units, pooled)
-            mask: Tensor = self.prior[site]([earlier, pooled], choose)[0]
+            mask: Tensor = self.prior[site](seen, choose)[0]
             return mask
 
         mask = trajectory.mask(site, drawn)
@@ -148,7 +159,10 @@ class GFlowOut(Method):
 
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         like = next(self.prior.parameters())
         pooled = self.sites[site].pool(activation.detach()).to(like.dtype)
-        return pooled, trajectory.earlier(pooled)
+        context = trajectory.context
+        if context is None:
+            context = pooled.new_zeros(len(pooled), 0)
+        return trajectory.earlier(pooled), pooled, context.to(like.dtype)

@@ -114,54 +114,51 @@ class IDGFlowOut(Method):
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one exploring mask per group; account for it under posterior and prior."""
         batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
+        mask = self.walk_training(site, batch, trajectory)
+        used = scaled(mask, self.options.rescale).to(activation.dtype)
+        return trajectory.per_example(used)
+
+    def walk_training(self, site: int, batch: int, trajectory: Trajectory) -> Tensor:
+        """Draw and account for masks of a site, [rows, units], from the size of the batch alone."""
+        like = next(self.posterior.parameters())
         if site == 0 and trajectory.given is None:
             groups = self._groups(batch)
-            copy = torch.arange(trajectory.copies, device=activation.device).unsqueeze(1)
-            member = torch.arange(batch, device=activation.device) * groups // batch
+            copy = torch.arange(trajectory.copies, device=like.device).unsqueeze(1)
+            member = torch.arange(batch, device=like.device) * groups // batch
             trajectory.index = (copy * groups + member).flatten()
         rows = batch if trajectory.given is not None else self._groups(batch)
-        like = next(self.posterior.parameters())
         temper = exploring(self.options, self.start, trajectory, rows, like)
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
         prior = logits.new_full((1,), self.start)
         trajectory.add(policy.log_prob(mask, logits), policy.log_prob(mask, prior))
-        used = scaled(mask, self.options.rescale).to(activation.dtype)
-        return trajectory.per_example(used)
+        return mask
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one mask for the whole batch from the posterior."""
-        copies = trajectory.copies
+        batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
+        mask = self.walk(site, batch, trajectory)
+        used = scaled(mask, self.options.rescale).to(activation.dtype)
+        return trajectory.per_example(used)
+
+    def walk(self, site: int, batch: int, trajectory: Trajectory) -> Tensor:
+        """Draw the mask of a site, one row per copy of the batch, [copies, units]."""
+        copies, like = trajectory.copies, next(self.posterior.parameters())
         if site == 0 and copies > 1 and trajectory.given is None:
-            batch = activation.shape[self.sites[site].batch_axis] // copies
-            trajectory.index = torch.arange(copies, device=activation.device).repeat_interleave(
-                batch
-            )
+            trajectory.index = torch.arange(copies, device=like.device).repeat_interleave(batch)
 
         def drawn() -> Tensor:
-            like = next(self.posterior.parameters())
             choose = choosing(trajectory, site, 1, self.sites[site].units, like)
             return self._walk(site, copies, trajectory, choose)[0]
 
-        mask = trajectory.mask(site, drawn)
-        used = scaled(mask, self.options.rescale).to(activation.dtype)
-        return trajectory.per_example(used)
+        return trajectory.mask(site, drawn)
 
     def step(self, score: Score) -> Losses:
         """One pass; each part of the loss reaches its own parameters only."""
         trajectory = score(self.draw_training, copies=self.options.draws)
-        log_likelihood = known(trajectory.log_likelihood)
-        log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
-        draws = trajectory.copies
-        whole = self._train_size(len(log_likelihood) // draws) * _group_means(trajectory)
-        reward = objectives.log_reward(whole, log_p, self.options.beta)
-        if self.options.log_z == "learned":
-            log_z = self.log_z.expand_as(log_q)
-        else:
-            # With several draws, masks are compared on the same examples only.
-            split = split_draws(log_q, draws), split_draws(reward, draws)
-            log_z = objectives.batch_log_z(*split).reshape(log_q.shape)
+        log_likelihood, draws = known(trajectory.log_likelihood), trajectory.copies
+        log_q, reward, log_z = self.balance(trajectory, log_likelihood, self.options.beta)
         nll = -log_likelihood.mean()
         tb = objectives.trajectory_balance(log_q, reward, log_z).mean()
         return Losses(
@@ -174,6 +171,27 @@ class IDGFlowOut(Method):
             log_reward=split_draws(trajectory.per_example(reward), draws),
             log_z=split_draws(trajectory.per_example(log_z), draws),
         )
+
+    def balance(
+        self, trajectory: Trajectory, evidence: Tensor, beta: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log q, log reward and log Z of the rows of masks.
+
+        Args:
+            trajectory: Of the pass.
+            evidence: What each example says for its masks: its log-likelihood, [batch].
+            beta: Scale of the evidence in the reward.
+        """
+        log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
+        draws = trajectory.copies
+        size = self._train_size(len(evidence) // draws)
+        whole = size * _group_means(trajectory, evidence.detach())
+        reward = objectives.log_reward(whole, log_p, beta)
+        if self.options.log_z == "learned":
+            return log_q, reward, self.log_z.expand_as(log_q)
+        # With several draws, masks are compared on the same examples only.
+        split = split_draws(log_q, draws), split_draws(reward, draws)
+        return log_q, reward, objectives.batch_log_z(*split).reshape(log_q.shape)
 
     def _groups(self, batch: int) -> int:
         size: int | None = self.options.group_size
@@ -200,9 +218,9 @@ class IDGFlowOut(Method):
         return int(self.options.train_size)
 
 
-def _group_means(trajectory: Trajectory) -> Tensor:
-    """Mean log-likelihood of the examples under each row of masks, [rows]."""
-    values, index = known(trajectory.log_likelihood).detach(), trajectory.index
+def _group_means(trajectory: Trajectory, values: Tensor) -> Tensor:
+    """Mean of a value per example over the examples of each row of masks, [rows]."""
+    index = trajectory.index
     if index is None:  # given masks: a row per example; those with equal masks form a group
         _, index = torch.unique(torch.cat(trajectory.masks, -1), dim=0, return_inverse=True)
         means = _mean_by(index, values, int(index.max()) + 1)

@@ -1,0 +1,185 @@
+"""Combined: masks shared by all examples times masks of their own, the paper's future work.
+
+z = z_shared * z_own: the shared ones are parameters with a fixed prior, as in ID-GFlowOut; given
+them, the own ones are latent variables of each example, as in GFlowOut, whose generators also see all
+shared masks. Both posteriors are learned in one pass: what an example says for the shared masks is
+its evidence log p(y | x, z_shared), which log R - log q of its own masks estimates, and equals once
+their posterior is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gflowout import checks, objectives
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    check_policy,
+    full_masks,
+    scaled,
+    split_draws,
+)
+from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
+from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory, known
+
+Walk = Callable[[int, int, Trajectory], Tensor]
+"""``walk(site, batch, trajectory)``: draws the shared mask of a site."""
+
+
+@dataclass(frozen=True)
+class CombinedOptions(Options):
+    """Options of the combined method.
+
+    Attributes:
+        temperature: Of the own masks in training; the shared ones are drawn on-policy.
+        epsilon: Probability, per example and site, of a random own mask in training.
+        beta: Scale of the log-likelihood in the rewards.
+        prior_keep: Keep rate of the shared masks' prior, and start of the own masks. A unit lives if
+            both keep it, so at 0.7 about half do.
+        rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+        hidden: Widths of the mask generators.
+        draws: Shared masks scored on the same examples in one step, each with own masks.
+        group_size: Examples that share a mask; see ID-GFlowOut.
+        train_size: Number of training examples.
+        blocks: Autoregressive blocks inside a site.
+    """
+
+    temperature: float = 2.0
+    epsilon: float = 0.1
+    beta: float = 1.0
+    prior_keep: float = 0.7
+    rescale: str = "none"
+    hidden: tuple[int, ...] = (32, 32)
+    draws: int = 4
+    group_size: int | None = None
+    train_size: int | None = None
+    blocks: int = 1
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "blocks"})
+    log_z: ClassVar[str] = "learned"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_policy(self)
+        for name in ("group_size", "train_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checks.integer(name, value, low=1)
+
+
+class Combined(Method):
+    """Shared masks times own masks.
+
+    ``Losses.masks`` and ``Predictive.masks`` hold the products, [batch, units]. Given masks of that
+    shape are taken for own ones, with shared ones that keep everything; to score a pair, give
+    [batch, 2 * units], shared ones first.
+    """
+
+    name = "combined"
+    Options = CombinedOptions
+    mask_parts = 2
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: CombinedOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        units = sum(site.units for site in sites)
+        shared, own = self._parts()
+        self.shared = IDGFlowOut(sites, likelihood, shared)
+        self.own = GFlowOut(sites, likelihood, own, context=units)
+
+    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw the shared masks of all sites at the first, and own ones at each."""
+        if site == 0:
+            self._share(activation, trajectory, self.shared.walk_training)
+        self.own.draw_training(site, activation, trajectory)
+        return self._product(site, activation, trajectory)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw shared masks from their posterior and own ones from the learned prior."""
+        if site == 0:
+            self._share(activation, trajectory, self.shared.walk)
+        self.own.draw(site, activation, trajectory)
+        return self._product(site, activation, trajectory)
+
+    def step(self, score: Score) -> Losses:
+        """One pass; the log-quantities of the result are those of the own masks."""
+        self.shared.options, self.own.options = self._parts()
+        trajectory = score(self.draw_training, copies=self.options.draws)
+        log_likelihood, log_q, log_p, log_z = (
+            known(value)
+            for value in (
+                trajectory.log_likelihood,
+                trajectory.log_q,
+                trajectory.log_p,
+                trajectory.log_z,
+            )
+        )
+        reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
+        own = objectives.trajectory_balance(log_q, reward, log_z).mean()
+        assert trajectory.shared is not None
+        evidence = reward - log_q.detach()
+        balance = self.shared.balance(trajectory.shared, evidence, beta=1.0)
+        shared = objectives.trajectory_balance(*balance).mean()
+        nll, prior = -log_likelihood.mean(), -log_p.mean()
+        log_q, reward, log_z = (
+            split_draws(value, trajectory.copies) for value in (log_q, reward, log_z)
+        )
+        return Losses(
+            total=nll + own + shared + prior,
+            nll=nll,
+            tb=own + shared,
+            prior=prior,
+            masks=full_masks(trajectory),
+            log_q=log_q,
+            log_reward=reward,
+            log_z=log_z,
+        )
+
+    def _share(self, activation: Tensor, trajectory: Trajectory, walk: Walk) -> None:
+        """Draw the shared masks of all sites and show them to the generators of the own ones."""
+        examples = activation.shape[self.sites[0].batch_axis]
+        shared = Trajectory(noise=trajectory.noise)
+        if trajectory.given is not None:
+            pairs = [
+                mask.chunk(2, -1) if mask.shape[-1] > site.units else (torch.ones_like(mask), mask)
+                for mask, site in zip(trajectory.given, self.sites, strict=True)
+            ]
+            shared.given, trajectory.given = ([pair[side] for pair in pairs] for side in (0, 1))
+        for site in range(len(self.sites)):
+            walk(site, examples // trajectory.copies, shared)
+        trajectory.shared = shared
+        trajectory.context = torch.cat(shared.full_masks(examples), -1)
+
+    def _product(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        assert trajectory.shared is not None
+        shared = trajectory.shared.per_example(trajectory.shared.masks[site])
+        mask = shared * trajectory.masks[site]
+        return scaled(mask, self.options.rescale).to(activation.dtype)
+
+    def _parts(self) -> tuple[IDGFlowOutOptions, GFlowOutOptions]:
+        given = self.options
+        common = {
+            "prior_keep": given.prior_keep,
+            "hidden": given.hidden,
+            "draws": given.draws,
+            "blocks": given.blocks,
+        }
+        shared = IDGFlowOutOptions(
+            group_size=given.group_size, train_size=given.train_size, **common
+        )
+        own = GFlowOutOptions(
+            temperature=given.temperature, epsilon=given.epsilon, beta=given.beta, **common
+        )
+        return shared, own
