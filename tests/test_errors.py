@@ -156,10 +156,19 @@ MASKSEMBLES_OPTIONS = [
     ("scale", [0.9, float("inf")], ["2", None]),
     ("rescale", ["inverse", None], []),
 ]
+CONTEXTUAL_OPTIONS = [
+    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
+    ("kl_weight", [-0.1, float("inf")], ["1", None]),
+    ("noise", ["normal", None], []),
+    ("rescale", ["inverse", "keep", None], []),
+    ("reduction", [0, -1], [1.5, "10", None]),
+    ("gain", [0, -1.0, float("nan")], ["1", None]),
+]
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "gflowout": POLICY_OPTIONS,
     "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
     "mc": MC_OPTIONS,
+    "contextual": CONTEXTUAL_OPTIONS,
     "concrete": CONCRETE_OPTIONS + SIZE_OPTION,
     "variational": VARIATIONAL_OPTIONS + SIZE_OPTION,
     "masksembles": MASKSEMBLES_OPTIONS,

@@ -19,7 +19,16 @@ from torch.nn import functional as F
 import gflowout as gfo
 import gflowout.methods
 
-METHODS = ("none", "mc", "concrete", "variational", "masksembles", "id-gflowout", "gflowout")
+METHODS = (
+    "none",
+    "mc",
+    "concrete",
+    "contextual",
+    "variational",
+    "masksembles",
+    "id-gflowout",
+    "gflowout",
+)
 TRAIN_SIZE = 50
 
 

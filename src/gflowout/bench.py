@@ -34,6 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "concrete": {"train_size": 50_000},
     "variational": {"train_size": 50_000},
     "masksembles": {},
+    "contextual": {},
     "id-gflowout": {"train_size": 50_000},
     "id-gflowout draws=1": {"train_size": 50_000, "draws": 1},
     "gflowout": {},

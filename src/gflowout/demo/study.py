@@ -63,6 +63,7 @@ METHODS = {
         {"train_size": data.TRAIN_SIZE},
     ),
     "masksembles": Entry("masksembles: four fixed, overlapping sets of units take turns"),
+    "contextual": Entry("contextual dropout: learns a drop rate for each unit and each image"),
     "id-gflowout": Entry(
         "ID-GFlowOut: learns which units to drop, the same for every image",
         {"train_size": data.TRAIN_SIZE},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gflowout.methods.base import Losses, Method, Options
 from gflowout.methods.concrete import ConcreteDropout
+from gflowout.methods.contextual import ContextualDropout
 from gflowout.methods.gflowout import GFlowOut
 from gflowout.methods.id_gflowout import IDGFlowOut
 from gflowout.methods.masksembles import Masksembles
@@ -18,6 +19,7 @@ METHODS: dict[str, type[Method]] = {
         IDGFlowOut,
         MCDropout,
         ConcreteDropout,
+        ContextualDropout,
         VariationalDropout,
         Masksembles,
         NoDropout,
@@ -27,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
 __all__ = [
     "METHODS",
     "ConcreteDropout",
+    "ContextualDropout",
     "GFlowOut",
     "IDGFlowOut",
     "Losses",

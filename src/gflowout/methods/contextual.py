@@ -1,0 +1,326 @@
+r"""Contextual dropout (Fan et al. 2021): keep rates from the activation, learned by the ELBO.
+
+At every site a small generator maps the pooled, detached activation to keep rates
+:math:`\pi_l(x, z_{<l})`; labels are never seen, so the same generator draws the masks in training
+and in prediction. The objective is the negative ELBO of each example, averaged over the batch,
+
+.. math:: \mathbb{E}_{q(z \mid x)} \Big[ -\log p(y \mid x, z) + w \sum_l
+          \mathrm{KL}\big(\mathrm{Bern}(\pi_l(x, z_{<l})) \,\|\, \mathrm{Bern}(\rho_l)\big) \Big],
+
+with one learned keep rate :math:`\rho_l` per site as prior and ``kl_weight`` w. The backbone
+follows the likelihood; no gradient of the generators reaches it. See :func:`arm` for theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gflowout import checks, policy
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled
+from gflowout.sites import Site
+from gflowout.trajectory import Noise, Trajectory, known
+
+NARROWEST = 8
+"""Least width of a generator's hidden layer."""
+
+
+@dataclass(frozen=True)
+class ContextualDropoutOptions(Options):
+    """Options of contextual dropout.
+
+    The prior is learned, so only the likelihood speaks for noise: where it does nothing but harm,
+    rates and prior go to 1 together.
+
+    Attributes:
+        prior_keep: Keep rate that generators and learned prior start from.
+        kl_weight: Weight of the KL term; 1 is the ELBO. To anneal, let it grow during training:
+            ``model.set_options(kl_weight=min(1.0, step / 1000))``.
+        noise: ``"bernoulli"``, masks of 0 and 1 with the ARM estimator and two forward passes per
+            training step; or ``"gaussian"``, factors of mean 1 and variance (1 - keep) / keep with
+            the reparametrised gradient and one pass.
+        rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+        reduction: Units of a site per hidden unit of its generator.
+        gain: Log-odds per unit of a generator's output. With the authors' 0.01
+            (``preset="paper"``) rates hardly leave their start.
+    """
+
+    prior_keep: float = 0.5
+    kl_weight: float = 1.0
+    noise: str = "bernoulli"
+    rescale: str = "none"
+    reduction: int = 10
+    gain: float = 1.0
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "noise", "reduction", "gain"})
+    PAPER: ClassVar[dict[str, Any]] = {"gain": 0.01}
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks.number("prior_keep", self.prior_keep, low=0, high=1, open_low=True, open_high=True)
+        checks.number("kl_weight", self.kl_weight, low=0)
+        checks.choice("noise", self.noise, list(NOISES))
+        checks.choice("rescale", self.rescale, ["none", "kept"])
+        checks.integer("reduction", self.reduction, low=1)
+        checks.number("gain", self.gain, low=0, open_low=True)
+        if self.noise == "gaussian" and self.rescale != "none":
+            raise ValueError(
+                f"rescale must be 'none' with noise=\"gaussian\", whose factors have mean 1, got "
+                f"{self.rescale!r}"
+            )
+
+
+class Bernoulli:
+    """Masks of 0 and 1; logits are log-odds of keeping a unit."""
+
+    random = Noise.uniform
+
+    @staticmethod
+    def sample(logits: Tensor, random: Tensor) -> Tensor:
+        """1 where the uniform number is below the keep rate; without gradient."""
+        return policy.draw(logits, random)
+
+    @staticmethod
+    def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
+        """Log-probability, summed over units."""
+        return policy.log_prob(mask, logits)
+
+    @staticmethod
+    def kl(logits: Tensor, prior: Tensor) -> Tensor:
+        """KL divergence from the prior's log-odds, summed over units.
+
+        Examples:
+            >>> Bernoulli.kl(torch.tensor([0.0, 0.0]), torch.tensor(0.0))
+            tensor(0.)
+        """
+        each = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
+        return each.sum(-1)
+
+
+class Gaussian:
+    """Factors of mean 1 with the variance of inverted dropout, (1 - keep) / keep = exp(-logit)."""
+
+    random = Noise.normal
+
+    @staticmethod
+    def sample(logits: Tensor, random: Tensor) -> Tensor:
+        """A differentiable function of the logits."""
+        deviation: Tensor = (-logits / 2).exp()
+        return 1 + deviation * random.to(logits.dtype)
+
+    @staticmethod
+    def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
+        """Log-density, summed over units."""
+        each = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
+        return 0.5 * each.sum(-1)
+
+    @staticmethod
+    def kl(logits: Tensor, prior: Tensor) -> Tensor:
+        """KL divergence from the prior's noise, summed over units.
+
+        Examples:
+            >>> Gaussian.kl(torch.tensor([0.5]), torch.tensor(0.5))
+            tensor(0.)
+        """
+        ratio = prior - logits
+        return 0.5 * (ratio.expm1() - ratio).sum(-1)
+
+
+NOISES: dict[str, type[Bernoulli | Gaussian]] = {"bernoulli": Bernoulli, "gaussian": Gaussian}
+
+
+@dataclass
+class _Record:
+    """What one pass leaves behind, site after site: random numbers, logits and KL divergences."""
+
+    antithetic: _Record | None = None
+    random: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    kl: list[Tensor] = field(default_factory=list)
+
+
+class ContextualDropout(Method):
+    """Masks whose keep rates depend on the example, with a learned prior rate per site."""
+
+    name = "contextual"
+    Options = ContextualDropoutOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: ContextualDropoutOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.start = policy.logit(options.prior_keep)
+        self.noise = NOISES[options.noise]
+        self.generators = nn.ModuleList(_generator(site.units, options.reduction) for site in sites)
+        self.prior = nn.Parameter(torch.zeros(len(sites)))
+
+    def draw_training(
+        self, site: int, activation: Tensor, trajectory: Trajectory, record: _Record
+    ) -> Tensor:
+        """Draw a mask and record what the losses need.
+
+        The second pass takes the mirrored random numbers of the first, 1 - u, with logits of its
+        own: its earlier masks, and so its activations, are others.
+        """
+        with torch.set_grad_enabled(record.antithetic is not None or torch.is_grad_enabled()):
+            logits = self._logits(site, activation)
+        prior = self.prior_logits[site]
+        record.logits.append(logits)
+        record.kl.append(self.noise.kl(logits, prior))
+
+        def drawn() -> Tensor:
+            if record.antithetic is None:
+                random = self._random(logits, trajectory)
+            else:
+                random = 1 - record.antithetic.random[site]
+            record.random.append(random)
+            return self.noise.sample(logits, random)
+
+        mask = trajectory.mask(site, drawn)
+        if record.antithetic is None:
+            with torch.no_grad():
+                log_q = self.noise.log_prob(mask, logits)
+                trajectory.add(log_q, self.noise.log_prob(mask, prior))
+        return scaled(mask, self.options.rescale).to(activation.dtype)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw from the same generator as in training."""
+
+        def drawn() -> Tensor:
+            logits = self._logits(site, activation)
+            return self.noise.sample(logits, self._random(logits, trajectory))
+
+        mask = trajectory.mask(site, drawn)
+        return scaled(mask, self.options.rescale).to(activation.dtype)
+
+    def step(self, score: Score) -> Losses:
+        """Two passes, the second without gradient for the backbone; one with Gaussian noise.
+
+        ``nll`` and ``prior`` have the values of the masks that were drawn, so ``total`` is a sample
+        of the negative ELBO (with ``kl_weight``); the gradient of each part is an unbiased estimate
+        of that of its expectation over masks. Masks that are given, or a pass without gradient,
+        need no second pass: the likelihood then has nothing to tell the generators.
+        """
+        record = _Record()
+        trajectory = score(partial(self.draw_training, record=record))
+        nll = -known(trajectory.log_likelihood)
+        kl = self._per_site(record.kl)
+        nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
+        if self.options.noise == "bernoulli" and record.random and torch.is_grad_enabled():
+            mirrored = _Record(antithetic=record)
+            with torch.no_grad():
+                pseudo = score(partial(self.draw_training, record=mirrored))
+            costs = _costs(nll, kl)
+            pseudo_costs = _costs(-known(pseudo.log_likelihood), mirrored.kl)
+            for site, (cost, pseudo_cost) in enumerate(zip(costs, pseudo_costs, strict=True)):
+                pair = record.random[site], record.logits[site], mirrored.logits[site]
+                for_nll, for_kl = arm(*pair, cost, pseudo_cost).mean(-1)
+                nll_loss, kl_loss = nll_loss + for_nll, kl_loss + for_kl
+        prior = self.options.kl_weight * kl_loss
+        return Losses(
+            total=nll_loss + prior,
+            nll=nll_loss,
+            tb=nll.new_zeros(()),
+            prior=prior,
+            masks=full_masks(trajectory),
+            log_q=trajectory.log_q,
+            log_reward=(known(trajectory.log_p) - nll).detach(),
+        )
+
+    @property
+    def prior_logits(self) -> Tensor:
+        """Log-odds of the prior's keep rates, [sites]."""
+        return torch.add(self.prior * policy.DIRECT_GAIN, self.start)
+
+    def _logits(self, site: int, activation: Tensor) -> Tensor:
+        pooled = self.sites[site].pool(activation.detach()).to(self.prior.dtype)
+        logits: Tensor = self.start + self.options.gain * self.generators[site](pooled)
+        return logits
+
+    def _random(self, logits: Tensor, trajectory: Trajectory) -> Tensor:
+        rows, units = logits.shape
+        return self.noise.random(trajectory.noise, rows // trajectory.copies, units, logits)
+
+    def _per_site(self, values: list[Tensor]) -> list[Tensor]:
+        """Join the passes that several draws of given masks took."""
+        count = len(self.sites)
+        return [torch.cat(values[site::count]) for site in range(count)]
+
+
+def _costs(nll: Tensor, kl: list[Tensor]) -> list[Tensor]:
+    """What depends on each site's mask, [2, batch] per site: the NLL, and the KL of later sites.
+
+    Through the activations, a mask also moves the keep rates of the sites that follow.
+    """
+    later = torch.zeros_like(nll)
+    costs = []
+    for one in reversed(kl):
+        costs.append(torch.stack([nll.detach(), later]))
+        later = later + one.detach()
+    return costs[::-1]
+
+
+def arm(
+    uniform: Tensor, logits: Tensor, pseudo_logits: Tensor, cost: Tensor, pseudo_cost: Tensor
+) -> Tensor:
+    r"""Augment-REINFORCE-merge: zeros with the gradient of an expected cost for one site's logits.
+
+    The cost f is that of the masks 1[u < keep], the pseudo cost f' that of 1[u > 1 - keep], all
+    sites flipped together. The gradient of the result is
+
+    .. math:: (u - \tfrac12) \big[ (f' - b) \nabla \phi' - (f - b) \nabla \phi \big],
+
+    which for a site whose logits do not depend on earlier masks, :math:`\phi' = \phi`, is the
+    estimator (f' - f)(u - 1/2) of Yin & Zhou (2019). Later sites see other activations in the
+    second pass; each cost must then go with the logits of its own pass. Half of the estimator is
+    that of the first pass, :math:`(1 - 2u) f \nabla \phi`, unbiased given the earlier masks, and
+    half is the same at 1 - u. Taking the first pass's logits for both is biased. The baseline b,
+    the mean cost of the batch's other examples, is independent of the example's u and changes no
+    expectation.
+
+    Args:
+        uniform: u, [batch, units].
+        logits: Of the first pass, [batch, units].
+        pseudo_logits: Of the second pass, [batch, units].
+        cost: f, [..., batch].
+        pseudo_cost: f', [..., batch].
+
+    Returns:
+        Zeros, [..., batch].
+
+    Examples:
+        >>> logits = torch.zeros(1, 2, requires_grad=True)
+        >>> uniform = torch.tensor([[0.25, 1.0]])
+        >>> arm(uniform, logits, logits, torch.tensor([1.0]), torch.tensor([3.0])).backward()
+        >>> logits.grad
+        tensor([[-0.5000,  1.0000]])
+    """
+    cost, pseudo_cost = cost.detach(), pseudo_cost.detach()
+    baseline = _others_mean((cost + pseudo_cost) / 2)
+    centred = uniform - 0.5
+    surrogate = (pseudo_cost - baseline) * (centred * pseudo_logits).sum(-1)
+    surrogate = surrogate - (cost - baseline) * (centred * logits).sum(-1)
+    return surrogate - surrogate.detach()
+
+
+def _others_mean(values: Tensor) -> Tensor:
+    """Mean of all values but one's own along the last axis; 0 where there are no others."""
+    return (values.sum(-1, keepdim=True) - values) / max(1, values.shape[-1] - 1)
+
+
+def _generator(units: int, reduction: int) -> nn.Module:
+    """Two layers; the last starts at 0, so that every rate starts where the prior does."""
+    width = max(NARROWEST, units // reduction)
+    last = nn.Linear(width, units)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    norm = nn.LayerNorm(width, elementwise_affine=False)
+    return nn.Sequential(nn.Linear(units, width), nn.LeakyReLU(), norm, last)
