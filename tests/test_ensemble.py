@@ -185,6 +185,18 @@ class TestPooling:
         with pytest.raises(ValueError, match="a multiple of the 3 members, got \\[4, 16, 8\\]"):
             ensemble.predict(x, masks=[pred.masks[0][:4]])
 
+    @pytest.mark.parametrize("others", [["combined"], ["mc", "combined"]])
+    def test_masks_of_different_sizes_are_not_pooled(self, others: list[str]) -> None:
+        x, _ = batch()
+        ensemble = ensemble_of("mc", *others)
+        with pytest.raises(
+            ValueError, match=r"but member 0 has {'2': 8} and member . has {'2': 16}"
+        ):
+            ensemble.predict(x, return_masks=True)
+        twice = ensemble_of("combined", "combined")
+        pred = twice.predict(x, samples=4, return_masks=True)
+        assert_close(twice.predict(x, masks=pred.masks).samples, pred.samples)
+
     def test_keyword_inputs_pass_through(self) -> None:
         x, y = batch()
         ensemble = ensemble_of("none", "none")
@@ -223,7 +235,7 @@ class TestBareMembers:
         noises = [member.likelihood.log_variance for member in ensemble.members]
         assert len({id(noise) for noise in noises}) == 3
         assert likelihood.log_variance.grad is None
-        with pytest.raises(ValueError, match=r"masks can be pooled only if .* same sites"):
+        with pytest.raises(ValueError, match=r"masks can be pooled only if .* member 0 has {} "):
             ensemble.predict(x, return_masks=True)
 
 
@@ -270,7 +282,7 @@ class TestTraining:
     def test_side_by_side_with_masks_equals_taking_turns(self) -> None:
         """The members draw from one random state in turn: so do separate optimisers in turn."""
         x, y = batch()
-        together = ensemble_of("mc", "gflowout", "id-gflowout")
+        together = ensemble_of(*METHODS)
         apart = copy.deepcopy(together)
         step = torch.optim.Adam(together.parameter_groups(lr=0.02))
         torch.manual_seed(5)
@@ -533,6 +545,8 @@ class TestFiles:
             gfo.load(path, [net(), net(), model_of("mc")])
         with pytest.raises(TypeError, match=r"bare nn\.Module, got str"):
             gfo.load(path, lambda: "net")  # type: ignore[arg-type, return-value]
+        with pytest.raises(TypeError, match=r"bare nn\.Module, got int"):
+            gfo.load(path, 3)  # type: ignore[call-overload]
 
     @pytest.mark.parametrize("size", [0, 100, -1])
     def test_a_truncated_file_is_named(self, path: Path, size: int) -> None:

@@ -315,12 +315,17 @@ def _check(models: Sequence[MaskedModel]) -> None:
 
 def _check_same_sites(models: Sequence[MaskedModel]) -> None:
     for index, model in enumerate(models):
-        own, first = ([(site.name, site.units) for site in one.sites] for one in (model, models[0]))
+        own, first = (_mask_sizes(one) for one in (model, models[0]))
         if own != first:
             raise ValueError(
-                f"masks can be pooled only if all members have the same sites, but member 0 has "
-                f"{first} and member {index} has {own}; call each member's own predict"
+                "masks can be pooled only if all members have masks of one size at the same sites, "
+                f"but member 0 has {first} and member {index} has {own}; call each member's own "
+                "predict"
             )
+
+
+def _mask_sizes(model: MaskedModel) -> dict[str, int]:
+    return {site.name: site.units * model.method.mask_parts for site in model.sites}
 
 
 def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:

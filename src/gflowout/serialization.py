@@ -114,7 +114,8 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     """
     single = isinstance(backbone, nn.Module) and not isinstance(backbone, nn.ModuleList)
     build = callable(backbone) and not isinstance(backbone, nn.Module)
-    backbones = [] if build else [backbone] if single else list(backbone)
+    several = isinstance(backbone, Sequence | nn.ModuleList)
+    backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
     saved, ensemble = _read(Path(path))
     if single == ensemble:
