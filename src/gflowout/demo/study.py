@@ -1,8 +1,8 @@
 """One training run of the demo: a method, a seed, and everything measured on it.
 
 Every method gets the same network, sites, data, schedule and number of epochs, and keeps its
-library defaults; an ensemble gets several such networks. The epoch is chosen by validation NLL; the
-test part is looked at once, at the end.
+library defaults; an ensemble gets several such networks, each trained on its own. The epoch is
+chosen by validation NLL; the test part is looked at once, at the end.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Run:
         method: Key of ``METHODS``.
         seed: Seed of split, initial weights, batches and masks.
         scores: By key of ``metrics.METRICS``.
-        epoch: The epoch that was kept, from 1.
+        epoch: The epoch that was kept, from 1; of an ensemble, that of its last network.
         images: Test digits, [test, 64].
         labels: Their labels, [test].
         probabilities: Average over the draws, [test, classes].
@@ -120,15 +120,17 @@ def execute(method: str, seed: int, epochs: int) -> Run:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             split = data.split(seed)
-            model, epoch = _train(method, seed, epochs, split)
+            model = _model(method, seed, split.train[0][:2])
+            for network in model.members if isinstance(model, gfo.Ensemble) else [model]:
+                epoch = _train(network, seed, epochs, split)
             return _measure(model, method, seed, epoch, split)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(method: str, seed: int, epochs: int, split: data.Split) -> tuple[Model, int]:
+def _train(model: gfo.MaskedModel, seed: int, epochs: int, split: data.Split) -> int:
+    """Train a model to the epoch of the least validation NLL, and return that epoch."""
     images, labels = split.normalise(split.train[0]), split.train[1]
-    model = _model(method, seed, images[:2])
     optimizer = torch.optim.Adam(model.parameter_groups(lr=LEARNING_RATE), fused=True)
     best, epoch, kept = float("inf"), 0, model.state_dict()
     for number in range(1, epochs + 1):
@@ -145,7 +147,7 @@ def _train(method: str, seed: int, epochs: int, split: data.Split) -> tuple[Mode
             best, epoch = nll, number
             kept = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(kept)
-    return model, epoch
+    return epoch
 
 
 def _model(row: str, seed: int, example: Tensor) -> Model:
