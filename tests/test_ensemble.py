@@ -185,17 +185,21 @@ class TestPooling:
         with pytest.raises(ValueError, match="a multiple of the 3 members, got \\[4, 16, 8\\]"):
             ensemble.predict(x, masks=[pred.masks[0][:4]])
 
-    @pytest.mark.parametrize("others", [["combined"], ["mc", "combined"]])
-    def test_masks_of_different_sizes_are_not_pooled(self, others: list[str]) -> None:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_masks_of_every_method_can_be_replayed(self, method: str) -> None:
         x, _ = batch()
-        ensemble = ensemble_of("mc", *others)
+        ensemble = ensemble_of(method, method)
+        pred = ensemble.predict(x, samples=4, return_masks=True)
+        assert_close(ensemble.predict(x, masks=pred.masks).samples, pred.samples)
+
+    def test_masks_of_different_sizes_are_not_pooled(self) -> None:
+        x, _ = batch()
+        ensemble = ensemble_of("mc", "mc")
+        ensemble.members[1].method.mask_parts = 2
         with pytest.raises(
             ValueError, match=r"but member 0 has {'2': 8} and member . has {'2': 16}"
         ):
             ensemble.predict(x, return_masks=True)
-        twice = ensemble_of("combined", "combined")
-        pred = twice.predict(x, samples=4, return_masks=True)
-        assert_close(twice.predict(x, masks=pred.masks).samples, pred.samples)
 
     def test_keyword_inputs_pass_through(self) -> None:
         x, y = batch()
