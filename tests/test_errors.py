@@ -138,6 +138,14 @@ POLICY_OPTIONS = [
 ]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
+CONTEXTUAL_OPTIONS = [
+    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
+    ("kl_weight", [-0.1, float("inf")], ["1", None]),
+    ("noise", ["normal", None], []),
+    ("rescale", ["inverse", "keep", None], []),
+    ("reduction", [0, -1], [1.5, "10", None]),
+    ("gain", [0, -1.0, float("nan")], ["1", None]),
+]
 SIZE_OPTION = [("train_size", [0, -5], [100.0, "100"])]
 CONCRETE_OPTIONS = [
     ("rate", [-0.1, 0, 1], ["0.5", None]),
@@ -156,17 +164,10 @@ MASKSEMBLES_OPTIONS = [
     ("scale", [0.9, float("inf")], ["2", None]),
     ("rescale", ["inverse", None], []),
 ]
-CONTEXTUAL_OPTIONS = [
-    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
-    ("kl_weight", [-0.1, float("inf")], ["1", None]),
-    ("noise", ["normal", None], []),
-    ("rescale", ["inverse", "keep", None], []),
-    ("reduction", [0, -1], [1.5, "10", None]),
-    ("gain", [0, -1.0, float("nan")], ["1", None]),
-]
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "gflowout": POLICY_OPTIONS,
     "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
+    "combined": [row for row in POLICY_OPTIONS if row[0] != "log_z"] + ID_OPTIONS,
     "mc": MC_OPTIONS,
     "contextual": CONTEXTUAL_OPTIONS,
     "concrete": CONCRETE_OPTIONS + SIZE_OPTION,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -18,11 +19,12 @@ import gflowout as gfo
 METHODS: dict[str, dict[str, Any]] = {
     "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
     "id-gflowout": {"train_size": 40, "log_z": "learned", "draws": 2},
+    "combined": {"train_size": 40, "hidden": (8,), "draws": 2},
     "mc": {"rate": 0.3},
+    "contextual": {"prior_keep": 0.7, "reduction": 2, "gain": 2.0, "kl_weight": 0.5},
     "concrete": {"train_size": 40, "rate": 0.3, "per_unit": True, "relaxation": 0.2},
     "variational": {"train_size": 40, "alpha": 0.5},
     "masksembles": {"members": 3, "scale": 1.5},
-    "contextual": {"prior_keep": 0.7, "reduction": 2, "gain": 2.0, "kl_weight": 0.5},
     "none": {},
 }
 
@@ -195,6 +197,7 @@ def test_foreign_files_are_named(tmp_path: Path) -> None:
         gfo.load(foreign, wrapped())
 
 
+SPEC = dataclasses.asdict(wrapped("mc").spec)
 SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": None}
 
 
@@ -217,7 +220,14 @@ SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": 
         {"sites": [{**SITE, "consumer": "nothing"}]},
         {"sites": "all"},
         {"sites": []},
+        {"sites": [{**SITE, "batch_axis": 1}]},
+        {"sites": [{**SITE, "rate": "x"}]},
         {"spec": {}},
+        {"spec": {**SPEC, "footprint": 0}},
+        {"spec": {**SPEC, "footprint": "x"}},
+        {"spec": {**SPEC, "shapes": 3}},
+        {"spec": {**SPEC, "foldable": "no"}},
+        {"validate": "x"},
         {"spec": [1, 2]},
     ],
     ids=str,

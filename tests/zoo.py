@@ -28,6 +28,7 @@ METHODS = (
     "masksembles",
     "id-gflowout",
     "gflowout",
+    "combined",
 )
 TRAIN_SIZE = 50
 

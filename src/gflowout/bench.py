@@ -31,13 +31,14 @@ from gflowout.backbones import MLP, ResNet18
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "mc": {},
+    "contextual": {},
     "concrete": {"train_size": 50_000},
     "variational": {"train_size": 50_000},
     "masksembles": {},
-    "contextual": {},
     "id-gflowout": {"train_size": 50_000},
     "id-gflowout draws=1": {"train_size": 50_000, "draws": 1},
     "gflowout": {},
+    "combined draws=1": {"train_size": 50_000, "draws": 1},
 }
 """What is timed, in the order of the tables: a label that starts with the method, and options."""
 

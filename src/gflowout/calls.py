@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gflowout import tree
+from gflowout import checks, tree
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -32,6 +32,7 @@ class CallSpec:
         unfoldable: Modules whose output cannot be repeated along its first axis.
         mutates: Whether the backbone changes its inputs in place.
         footprint: Elements per example in the largest module output.
+        random: Whether the backbone draws random numbers itself, even in eval mode.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -42,6 +43,21 @@ class CallSpec:
     unfoldable: tuple[str, ...]
     mutates: bool
     footprint: int
+    random: bool
+
+    def __post_init__(self) -> None:
+        """Check the types: a specification may come from a file."""
+        names = [self.batched, self.fixed, self.unfoldable]
+        if not all(isinstance(name, str) for group in names for name in group):
+            raise TypeError("batched, fixed and unfoldable must hold names")
+        if not all(isinstance(flag, bool) for flag in (self.foldable, self.mutates, self.random)):
+            raise TypeError("foldable, mutates and random must be true or false")
+        if self.shapes.keys() != self.floating.keys():
+            raise ValueError("shapes and floating must have the same paths")
+        for shape in self.shapes.values():
+            for size in shape:
+                checks.integer("shapes", size, low=0)
+        checks.integer("footprint", self.footprint, low=1)
 
     def prepare(self, backbone: nn.Module, args: Args, kwargs: Kwargs, copies: int) -> Any:
         """Return the arguments for one pass, the batch repeated ``copies`` times."""
@@ -60,7 +76,8 @@ class CallSpec:
     def batch_size(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> int | None:
         """Return the size of a call's batch, or ``None`` if the example did not show it."""
         named = named_tensors(backbone, args, kwargs)
-        return next((len(named[path]) for path in self.batched if path in named), None)
+        sizes = [first_size(named[path]) or 1 for path in self.batched if path in named]
+        return max(sizes, default=None)  # an argument of one row is broadcast
 
     def can_fold(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> bool:
         """Tell whether this call has only arguments that the example had, of one batch size."""
@@ -92,6 +109,13 @@ class CallSpec:
         for path, tensor in named_tensors(backbone, args, kwargs).items():
             if path not in self.shapes:
                 continue
+            expected_dtype = next((p.dtype for p in backbone.parameters()), tensor.dtype)
+            both_float = self.floating[path] and tensor.is_floating_point()
+            if both_float and tensor.dtype != expected_dtype and "dtype" in str(error):
+                return TypeError(
+                    f"argument {path!r} must be of the backbone's dtype {expected_dtype}, got "
+                    f"{tensor.dtype}"
+                )
             if self.floating[path] != tensor.is_floating_point():
                 kind = "a floating-point" if self.floating[path] else "an integer"
                 return TypeError(
@@ -133,9 +157,10 @@ def logits_of(output: Any) -> Tensor:
     elif isinstance(output, tuple | list) and output:
         value = output[0]
     if not isinstance(value, Tensor) or value.dim() == 0:
+        keys = f" with keys {list(output)}" if isinstance(output, Mapping) else ""
         raise TypeError(
             "the backbone must return a tensor with a batch axis, or a dict or dataclass with "
-            f"such a tensor as `logits`, got {type(output).__name__}"
+            f"such a tensor as `logits`, got {type(output).__name__}{keys}"
         )
     return value
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
+
+_REAL: Any = Real  # NumPy's numbers, too
+_INTEGRAL: Any = Integral
 
 
 def number(
@@ -45,6 +49,8 @@ def number(
     if math.isinf(high):
         right = ")"
     allowed = f"a number in {left}{low:g}, {high:g}{right}"
+    if isinstance(value, _REAL) and not isinstance(value, bool | int):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
     inside = (low < value if open_low else low <= value) and (
@@ -64,6 +70,8 @@ def integer(name: str, value: Any, *, low: int) -> int:
             ...
         ValueError: samples must be an integer >= 1, got 0
     """
+    if isinstance(value, _INTEGRAL) and not isinstance(value, bool):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(
             f"{name} must be an integer >= {low}, got {value!r} of type {type(value).__name__}"

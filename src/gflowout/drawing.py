@@ -6,8 +6,8 @@ is shared by all of them (:mod:`gflowout.prefix`). Knows methods only as functio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -67,6 +67,11 @@ class Runner:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             plain = self.spec.explain(self.backbone, self.args, self.kwargs, error)
             if plain is None:
+                if "argument" in str(error):
+                    error.add_note(
+                        "labels go in by keyword, model(x, y=labels), and into training passes "
+                        "only; all else is handed to the backbone"
+                    )
                 raise
             raise plain from error
 
@@ -77,6 +82,13 @@ class Runner:
     def can_fold(self) -> bool:
         """Tell whether this call may be repeated along its batch axis."""
         return self.spec.can_fold(self.backbone, self.args, self.kwargs)
+
+    @contextmanager
+    def own_random_state(self) -> Iterator[None]:
+        """Give a backbone that draws numbers itself a random state to do so, and put it back."""
+        devices = [self._device()] if self._device().type == "cuda" else []
+        with torch.random.fork_rng(devices, enabled=self.spec.random):
+            yield
 
     def sample(
         self,
@@ -111,6 +123,8 @@ class Runner:
                     noise=Noise([_generator(seed, self._device()) for seed in seeds[part]]),
                     given=None if given is None else [mask[part].flatten(0, 1) for mask in given],
                 )
+                if self.spec.random:
+                    torch.manual_seed(seeds[start])
                 prefix.start(copies)
                 output = logits_of(self.run(draw, trajectory))
                 prefix.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -48,6 +49,10 @@ _FEATURES_LAST = (
 )
 
 
+_MOST_CANDIDATES = 4
+"""Arguments of the size of the batch up to which all combinations are tried."""
+
+
 def split_example(example: Any) -> tuple[Args, Kwargs]:
     """Return the positional and keyword arguments of ``example``."""
     if isinstance(example, Mapping):
@@ -66,7 +71,11 @@ def learn(
     """Run the example; return the sites in execution order, how to call, and the output."""
     named = named_tensors(backbone, args, kwargs)
     if not named:
-        raise TypeError("example must hold at least one torch.Tensor")
+        kinds = ", ".join(type(value).__name__ for value in [*args, *kwargs.values()])
+        raise TypeError(
+            f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into tensors "
+            "with torch.as_tensor"
+        )
     for path, tensor in named.items():
         if tensor.numel() == 0:
             raise ValueError(
@@ -94,8 +103,7 @@ def learn(
                 else f"site {name!r} ran {trace.runs[name]} times in the forward pass of "
                 "`example`: give each place a submodule of its own and name those"
             )
-    batched = tuple(path for path, tensor in named.items() if first_size(tensor) == batch)
-    doubled = _double(backbone, batched, trace, args, kwargs)
+    batched, doubled = _find_batched(backbone, trace, args, kwargs)
     fixed, unfoldable = _compare(trace, doubled)
     sites = [
         _with_consumer(_site(name, shape, axis, batch, backbone, doubled), shape, readers)
@@ -110,6 +118,7 @@ def learn(
         unfoldable=unfoldable,
         mutates=mutates,
         footprint=max(trace.largest // max(batch, 1), 1),
+        random=trace.random,
     )
     return sites, spec, trace.output
 
@@ -124,6 +133,7 @@ class _Trace:
         self.runs: dict[str, int] = {}
         self.shapes: dict[str, list[tuple[int, ...]]] = {}
         self.largest = 0
+        self.random = False
 
 
 def _trace(
@@ -181,22 +191,29 @@ def _trace(
     try:
         if INPUT in names:
             record(INPUT, input_tensor(args, kwargs)[1])
-        trace.output = logits_of(_quiet(backbone, args, kwargs))
+        output, trace.random = _quiet(backbone, args, kwargs)
+        trace.output = logits_of(output)
     finally:
         for handle in handles:
             handle.remove()
     return trace
 
 
-def _quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> Any:
-    """Run the backbone without gradients, in eval mode, leaving the random state alone."""
+def _quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
+    """Run the backbone without gradients, in eval mode, leaving the random state alone.
+
+    Returns:
+        Its output, and whether it drew random numbers.
+    """
     with (
         torch.no_grad(),
         evaluating(backbone),
         torch.random.fork_rng(devices=[]),
         MaskedPass(backbone, (), lambda index, activation: activation),
     ):
-        return backbone(*args, **kwargs)
+        before = torch.get_rng_state()
+        output = backbone(*args, **kwargs)
+        return output, not torch.equal(torch.get_rng_state(), before)
 
 
 def _site(
@@ -224,6 +241,17 @@ def _site(
         # As many steps as examples look alike, but only the batch grows with the batch.
         after = doubled.shapes[name][0]
         candidates = [at for at in candidates if after[at] == 2 * shape[at]]
+    elif (
+        doubled is None
+        and rank > 2
+        and not sequence_first
+        and shape[0] == shape[1] == batch
+        and axis > 1
+    ):
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}, in which axes 0 and 1 are of one size and "
+            "either may be the batch: give an example whose batch differs from its other sizes"
+        )
     batch_axis = next((at for at in candidates if shape[at] == batch), None)
     if batch_axis is None or (rank == 2 and batch_axis == 1):
         raise ValueError(
@@ -246,26 +274,61 @@ def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int
     return dataclasses.replace(site, consumer=consumer)
 
 
+def _find_batched(
+    backbone: nn.Module, trace: _Trace, args: Args, kwargs: Kwargs
+) -> tuple[tuple[str, ...], _Trace | None]:
+    """Tell which arguments carry the batch: those that may be doubled together.
+
+    An argument of another meaning can happen to have the size of the batch; then leaving it out is
+    what works. If nothing works, a single candidate is still taken for the batch.
+    """
+    named = named_tensors(backbone, args, kwargs)
+    batch = trace.output.shape[0]
+    candidates = [path for path, tensor in named.items() if first_size(tensor) == batch]
+    for size in range(len(candidates), 0, -1) if len(candidates) <= _MOST_CANDIDATES else ():
+        for chosen in combinations(candidates, size):
+            doubled = _double(backbone, chosen, trace, args, kwargs)
+            if doubled is not None:
+                return chosen, doubled
+    return tuple(candidates) if len(candidates) == 1 else (), None
+
+
 def _double(
     backbone: nn.Module, batched: Sequence[str], trace: _Trace, args: Args, kwargs: Kwargs
 ) -> _Trace | None:
-    """Run the example with its batch doubled; return the pass if it proves that folding is safe."""
+    """Run the example with other rows added to its batch; return the pass if folding is safe.
+
+    It is if the rows of the example come out as they did alone. Added rows must differ: a network
+    that mixes the batch, with its mean say, would not notice copies.
+    """
     inputs = {id(tensor) for path, tensor in named_tensors(backbone, args, kwargs).items()
               if path in batched}  # fmt: skip
     doubled = tree.map_tensors(
-        lambda _, tensor: tree.repeat(tensor, 2) if id(tensor) in inputs else tensor.clone(),
+        lambda _, tensor: (
+            torch.cat([tensor, _other_rows(tensor)]) if id(tensor) in inputs else tensor.clone()
+        ),
         (args, kwargs),
     )
     try:
         second = _trace(backbone, {}, *doubled)
     except Exception:
         return None
-    expected = tree.repeat(trace.output, 2)
-    if second.output.shape != expected.shape or not torch.allclose(
-        second.output, expected, rtol=1e-3, atol=1e-4, equal_nan=True
+    batch = len(trace.output)
+    same_shape = second.output.shape == (2 * batch, *trace.output.shape[1:])
+    if not same_shape or not torch.allclose(
+        second.output[:batch], trace.output, rtol=1e-3, atol=1e-4, equal_nan=True
     ):
         return None
     return second
+
+
+def _other_rows(tensor: Tensor) -> Tensor:
+    """Rows that differ from the given ones and are as valid as can be told."""
+    other = tensor.flip(0)
+    if tensor.is_floating_point():
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0))
+        return other + 0.1 * noise.to(tensor)
+    return other.flip(-1) if tensor.dim() > 1 else other
 
 
 def _compare(trace: _Trace, doubled: _Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -276,9 +339,10 @@ def _compare(trace: _Trace, doubled: _Trace | None) -> tuple[tuple[str, ...], tu
         return (), ()
     for name, shapes in trace.shapes.items():
         after = doubled.shapes.get(name)
-        if after == shapes:
+        empty = any(0 in shape for shape in shapes)
+        if after == shapes and not empty:
             fixed.append(name)
-        elif after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
+        elif empty or after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
             unfoldable.append(name)
     return tuple(fixed), tuple(unfoldable)
 

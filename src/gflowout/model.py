@@ -199,9 +199,14 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if y is None:
-            given = None if masks is None else masks_of_pass(masks, self.sites, runner.batch_size())
+            given = None
+            if masks is not None:
+                parts = self.method.mask_parts
+                given = masks_of_pass(masks, self.sites, runner.batch_size(), parts)
             return runner.run(self.method.draw, Trajectory(given=given))
-        scorer = Scorer(runner, self.likelihood, y, masks, values=self.validate)
+        scorer = Scorer(
+            runner, self.likelihood, y, masks, values=self.validate, parts=self.method.mask_parts
+        )
         losses = self.method.step(scorer)
         if self.validate and math.isnan(losses.nll.item()):
             plain = self.spec.explain_nan(self.backbone, args, kwargs)
@@ -250,7 +255,7 @@ class MaskedModel(nn.Module):
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         given = None
         if masks is not None:
-            given = masks_of_draws(masks, self.sites, runner.batch_size())
+            given = masks_of_draws(masks, self.sites, runner.batch_size(), self.method.mask_parts)
         if given:  # a model without sites has none to give
             if samples not in (None, len(given[0])):
                 raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
@@ -259,7 +264,12 @@ class MaskedModel(nn.Module):
         seeds = _seeds(count, generator)
         same = self.method.deterministic and not given
         # Tensors of inference mode do not tell whether they were changed in place.
-        with torch.inference_mode(False), torch.no_grad(), evaluating(self):
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            evaluating(self),
+            runner.own_random_state(),
+        ):
             outputs, drawn = runner.sample(
                 self.method.draw, seeds[:1] if same else seeds, chunk, given, return_masks
             )
@@ -320,7 +330,7 @@ class MaskedModel(nn.Module):
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():
-            (log_z if name.split(".")[0] == "log_z" else generators).append(parameter)
+            (log_z if "log_z" in name.split(".") else generators).append(parameter)
         groups = [
             ("backbone", list(self.backbone.parameters()), lr, weight_decay),
             ("likelihood", list(self.likelihood.parameters()), lr, 0.0),

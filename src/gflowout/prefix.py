@@ -102,7 +102,10 @@ class Prefix:
                 self._inside = False
         if self._copies > 1 and name not in self._spec.fixed:
             return tree.map_tensors(lambda _, tensor: tree.repeat(tensor, self._copies), call.kept)
-        return tree.clone(call.kept) if call.how == "clone" else call.kept
+        if call.how == "clone":
+            return tree.clone(call.kept)
+        # Containers are made anew: callers may take things out of them.
+        return tree.map_tensors(lambda _, tensor: tensor.detach(), call.kept)
 
     def _record(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         call, before = _Call((args, kwargs)), len(self._records)

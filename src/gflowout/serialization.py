@@ -255,7 +255,8 @@ def _parts(where: str, config: dict[str, Any]) -> _Parts:
         if not sites and not method.deterministic:
             raise ValueError("there are no sites")
         spec = CallSpec(**_tuples(config["spec"]))
-        config["validate"]
+        if not isinstance(config["validate"], bool):
+            raise TypeError(f"validate must be true or false, got {config['validate']!r}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
     return _Parts(method, options, likelihood, sites, spec)
@@ -306,6 +307,10 @@ def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
         checks.integer(f"site {name}", site[name], low=0)
         if site[name] >= site["rank"]:
             raise ValueError(f"site {name} must be below rank {site['rank']}, got {site[name]}")
+    if site["axis"] == site["batch_axis"]:
+        raise ValueError("site axis and batch_axis must differ")
+    if site.get("rate") is not None:
+        checks.number("site rate", site["rate"], low=0, high=1)
     if not isinstance(site["name"], str):
         raise TypeError(f"site name must be a string, got {site['name']!r}")
     if not isinstance(site.get("consumer"), str | None):

@@ -54,6 +54,7 @@ METHODS = {
         members=5,
     ),
     "mc": Entry("MC dropout: units are dropped by the toss of a coin, also when predicting"),
+    "contextual": Entry("contextual dropout: learns a drop rate for each unit and each image"),
     "concrete": Entry(
         "concrete dropout: MC dropout that learns its rates, one per layer",
         {"train_size": data.TRAIN_SIZE},
@@ -63,12 +64,15 @@ METHODS = {
         {"train_size": data.TRAIN_SIZE},
     ),
     "masksembles": Entry("masksembles: four fixed, overlapping sets of units take turns"),
-    "contextual": Entry("contextual dropout: learns a drop rate for each unit and each image"),
     "id-gflowout": Entry(
         "ID-GFlowOut: learns which units to drop, the same for every image",
         {"train_size": data.TRAIN_SIZE},
     ),
     "gflowout": Entry("GFlowOut: learns which units to drop for each image"),
+    "combined": Entry(
+        "combined: masks for all images times masks for each image",
+        {"train_size": data.TRAIN_SIZE},
+    ),
 }
 """The rows of the comparison by name. A new method is one more line."""
 

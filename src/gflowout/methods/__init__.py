@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gflowout.methods.base import Losses, Method, Options
+from gflowout.methods.combined import Combined
 from gflowout.methods.concrete import ConcreteDropout
 from gflowout.methods.contextual import ContextualDropout
 from gflowout.methods.gflowout import GFlowOut
@@ -17,6 +18,7 @@ METHODS: dict[str, type[Method]] = {
     for method in (
         GFlowOut,
         IDGFlowOut,
+        Combined,
         MCDropout,
         ConcreteDropout,
         ContextualDropout,
@@ -28,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
 
 __all__ = [
     "METHODS",
+    "Combined",
     "ConcreteDropout",
     "ContextualDropout",
     "GFlowOut",

@@ -1,10 +1,10 @@
 """Combined: masks shared by all examples times masks of their own, the paper's future work.
 
 z = z_shared * z_own: the shared ones are parameters with a fixed prior, as in ID-GFlowOut; given
-them, the own ones are latent variables of each example, as in GFlowOut, whose generators also see all
-shared masks. Both posteriors are learned in one pass: what an example says for the shared masks is
-its evidence log p(y | x, z_shared), which log R - log q of its own masks estimates, and equals once
-their posterior is exact.
+them, the own ones are latent variables of each example, as in GFlowOut, whose generators also see
+all shared masks. Both posteriors are learned in one pass: what an example says for the shared masks
+is its evidence log p(y | x, z_shared), which log R - log q of its own masks estimates, and equals
+once their posterior is exact.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class CombinedOptions(Options):
         temperature: Of the own masks in training; the shared ones are drawn on-policy.
         epsilon: Probability, per example and site, of a random own mask in training.
         beta: Scale of the log-likelihood in the rewards.
-        prior_keep: Keep rate of the shared masks' prior, and start of the own masks. A unit lives if
-            both keep it, so at 0.7 about half do.
+        prior_keep: Keep rate of the shared masks' prior, and start of the own masks. A unit lives
+            if both keep it, so at 0.7 about half do.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         hidden: Widths of the mask generators.
         draws: Shared masks scored on the same examples in one step, each with own masks.

@@ -141,6 +141,11 @@ class GFlowOut(Method):
         )
         reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
         if trajectory.log_z is None:
+            if trajectory.copies < 2:
+                raise ValueError(
+                    "masks must have shape [draws, batch, units] with at least 2 draws for log_z="
+                    '"batch", which averages over the draws of one example'
+                )
             log_z = objectives.batch_log_z(log_q, reward)
         else:
             log_z = split_draws(trajectory.log_z, trajectory.copies)

@@ -121,12 +121,9 @@ class IDGFlowOut(Method):
     def walk_training(self, site: int, batch: int, trajectory: Trajectory) -> Tensor:
         """Draw and account for masks of a site, [rows, units], from the size of the batch alone."""
         like = next(self.posterior.parameters())
-        if site == 0 and trajectory.given is None:
-            groups = self._groups(batch)
-            copy = torch.arange(trajectory.copies, device=like.device).unsqueeze(1)
-            member = torch.arange(batch, device=like.device) * groups // batch
-            trajectory.index = (copy * groups + member).flatten()
-        rows = batch if trajectory.given is not None else self._groups(batch)
+        if site == 0:
+            self._form_groups(batch, trajectory, like.device)
+        rows = batch if trajectory.index is None else self._groups(batch)
         temper = exploring(self.options, self.start, trajectory, rows, like)
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
@@ -192,6 +189,32 @@ class IDGFlowOut(Method):
         # With several draws, masks are compared on the same examples only.
         split = split_draws(log_q, draws), split_draws(reward, draws)
         return log_q, reward, objectives.batch_log_z(*split).reshape(log_q.shape)
+
+    def _form_groups(self, batch: int, trajectory: Trajectory, device: torch.device) -> None:
+        """Say which examples share a row of masks; given masks keep the groups they have."""
+        groups = self._groups(batch)
+        member = torch.arange(batch, device=device) * groups // batch
+        if trajectory.given is None:
+            if (
+                groups == 1
+                and batch > 1
+                and self.options.draws == 1
+                and self.options.log_z == "batch"
+            ):
+                raise ValueError(
+                    f"group_size={self.options.group_size} leaves a single mask in a batch of "
+                    f'{batch}, and log_z="batch" compares masks: take a smaller group_size, draws '
+                    'above 1, or log_z="learned"'
+                )
+            copy = torch.arange(trajectory.copies, device=device).unsqueeze(1)
+            trajectory.index = (copy * groups + member).flatten()
+            return
+        first = torch.searchsorted(member, torch.arange(groups, device=device))
+        rows = [mask[first] for mask in trajectory.given]
+        if all(
+            torch.equal(row[member], mask) for row, mask in zip(rows, trajectory.given, strict=True)
+        ):
+            trajectory.given, trajectory.index = rows, member
 
     def _groups(self, batch: int) -> int:
         size: int | None = self.options.group_size
