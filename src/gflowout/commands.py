@@ -99,6 +99,42 @@ def bench(
         benchmark.run(quick=quick, width=width, repeats=repeats, out=out, plot=plot)
 
 
+study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
+app.add_typer(study, name="study")
+
+
+@study.callback()
+def _studies() -> None:
+    pass
+
+
+@study.command(
+    epilog="Examples:\n\n- `gflowout study estimators --out found`\n\n"
+    "- `gflowout study estimators --quick`"
+)
+def estimators(
+    draws: Annotated[
+        int | None, typer.Option(min=200, help="Gradients per estimator. Default: 40000.")
+    ] = None,
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write into.")] = Path(
+        "estimators"
+    ),
+    seed: Annotated[int, typer.Option(help="Of networks, posteriors and draws.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Few draws, in seconds.")] = False,
+) -> None:
+    """Compare estimators of the gradient for a mask posterior where the exact one is known.
+
+    Trajectory balance, ARM, REINFORCE and the relaxed estimator: bias with a confidence interval,
+    variance and cost per step. Prints a table; writes a record, a table and a plot.
+    """
+    _writable(out / "estimators.json" if out.is_dir() else out)
+    with _explained():
+        from gflowout.experiments import estimators_report as report
+
+        steps = draws or (report.QUICK_STEPS if quick else report.STEPS)
+        report.run(out, steps, seed, rounds=20 if quick else 200)
+
+
 def _writable(out: Path, option: str = "--out") -> None:
     """Refuse a file that could not be written, before any work is done."""
     folder = out.parent
