@@ -13,6 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from gflowout import commands
+from gflowout.experiments import enumerable
 from gflowout.experiments import estimators as study
 
 STEPS = 3000
@@ -30,31 +31,31 @@ BIASED = {
     "ARM, two passes, first logits": 0.05,
     "relaxed, temperature 0.5": 0.1,
 }
-PROBLEMS = {problem.name: problem for problem in study.problems()}
+PROBLEMS = {problem.name: problem for problem in enumerable.problems()}
 runner = CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"})
 
 
 @cache
 def exact(name: str) -> Tensor:
-    one = study.Posterior.random().repeat(1)
-    return one.gradient(study.negative_elbo(PROBLEMS[name], one))[0]
+    one = enumerable.Posterior.random().repeat(1)
+    return one.gradient(enumerable.negative_elbo(PROBLEMS[name], one))[0]
 
 
 @cache
 def found(problem: str, estimator: str) -> study.Quality:
-    posterior = study.Posterior.random()
+    posterior = enumerable.Posterior.random()
     compared = study.estimators(PROBLEMS[problem], posterior)
     rows = study.gradients(compared[estimator], PROBLEMS[problem], posterior, STEPS, seed=1)
     return study.quality(rows, exact(problem))
 
 
-def by_hand(problem: study.Problem, posterior: study.Posterior) -> Tensor:
+def by_hand(problem: enumerable.Problem, posterior: enumerable.Posterior) -> Tensor:
     """The negative ELBO, one mask after the other, with the distributions of PyTorch."""
     total = torch.zeros(())
     prior = torch.distributions.Bernoulli(logits=problem.prior)
-    for bits in itertools.product((0.0, 1.0), repeat=2 * study.UNITS):
+    for bits in itertools.product((0.0, 1.0), repeat=2 * enumerable.UNITS):
         mask = torch.tensor(bits)
-        one, other = mask[: study.UNITS], mask[study.UNITS :]
+        one, other = mask[: enumerable.UNITS], mask[enumerable.UNITS :]
         second = posterior.second[0] + (2 * one - 1) @ posterior.link[0]
         log_q = torch.distributions.Bernoulli(logits=posterior.first[0]).log_prob(one).sum()
         log_q = log_q + torch.distributions.Bernoulli(logits=second).log_prob(other).sum()
@@ -65,16 +66,16 @@ def by_hand(problem: study.Problem, posterior: study.Posterior) -> Tensor:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_exact_gradient_is_that_of_the_enumerated_elbo(name: str) -> None:
-    one = study.Posterior.random().repeat(1)
+    one = enumerable.Posterior.random().repeat(1)
     value = by_hand(PROBLEMS[name], one)
-    torch.testing.assert_close(study.negative_elbo(PROBLEMS[name], one)[0], value)
+    torch.testing.assert_close(enumerable.negative_elbo(PROBLEMS[name], one)[0], value)
     torch.testing.assert_close(one.gradient(value)[0], exact(name), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_elbo_is_below_the_evidence_by_the_divergence(name: str) -> None:
-    elbo = -study.negative_elbo(PROBLEMS[name], study.Posterior.random()).item()
-    assert elbo < study.log_evidence(PROBLEMS[name]).item() - 0.1
+    elbo = -enumerable.negative_elbo(PROBLEMS[name], enumerable.Posterior.random()).item()
+    assert elbo < enumerable.log_evidence(PROBLEMS[name]).item() - 0.1
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -126,7 +127,7 @@ def test_the_command_writes_record_table_and_plot(tmp_path: Path) -> None:
     assert "Gradient of the ELBO, MLP" in result.output
     record = json.loads((out / "estimators.json").read_text())
     assert list(record["problems"]) == list(PROBLEMS)
-    names = list(study.estimators(PROBLEMS["MLP"], study.Posterior.random()))
+    names = list(study.estimators(PROBLEMS["MLP"], enumerable.Posterior.random()))
     for rows in record["problems"].values():
         assert [row["estimator"] for row in rows] == names
         first = next(row for row in rows if row["estimator"] == study.BASELINE)

@@ -7,7 +7,6 @@ network per step. Knows nothing of tables, plots and files.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +15,19 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from gflowout import objectives, policy
-from gflowout.methods.contextual import Bernoulli, arm
-
-UNITS = 4
-"""Units of each of the two sites."""
+from gflowout import objectives
+from gflowout.experiments.enumerable import (
+    UNITS,
+    Network,
+    Posterior,
+    Problem,
+    Walk,
+    by_site,
+    log_evidence,
+    negative_elbo,
+    total,
+)
+from gflowout.methods.contextual import arm
 
 BUDGET = 12
 """Masks that an estimator runs through the network in one step."""
@@ -30,151 +37,6 @@ CHUNK = 500
 
 BASELINE = "REINFORCE, leave-one-out"
 """The estimator that variance and cost of the others are compared with."""
-
-Network = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One example, a frozen network and a prior.
-
-    Attributes:
-        name: Of the network.
-        log_likelihood: Maps masks [..., 2 * UNITS], also soft ones, to log p(y | x, z), [...].
-        prior: Log-odds of the prior's keep rate.
-    """
-
-    name: str
-    log_likelihood: Network
-    prior: Tensor
-
-    def log_reward(self, masks: Tensor) -> Tensor:
-        """Log of the unnormalised posterior of masks, [...]."""
-        return self.log_likelihood(masks) + policy.log_prob(masks, self.prior)
-
-
-def problems(seed: int = 0) -> list[Problem]:
-    """Return an MLP with masks at both hidden layers, and a posterior of 16 equal modes.
-
-    Args:
-        seed: Of the MLP's weights and its example.
-    """
-    draws = torch.Generator().manual_seed(seed)
-    sizes = [(4, UNITS), (UNITS, UNITS), (3, UNITS)]
-    first, second, last = (1.5 * torch.randn(*size, generator=draws) for size in sizes)
-    hidden = torch.tanh(first.T @ torch.randn(4, generator=draws))
-
-    def mlp(masks: Tensor) -> Tensor:
-        one, other = _by_site(masks)
-        output = (torch.tanh((one * hidden) @ second.T) * other) @ last.T
-        return output.log_softmax(-1)[..., 0]
-
-    def pairs(masks: Tensor) -> Tensor:
-        """Each of four labels wants one unit of a pair, one unit at each site: as in XOR."""
-        one, other = _by_site(masks)
-        output = torch.distributions.Normal(1.5 * (one + other), 0.5, validate_args=False)
-        log_prob: Tensor = output.log_prob(torch.tensor(1.5))  # type: ignore[no-untyped-call]
-        return log_prob.sum(-1)
-
-    return [
-        Problem("MLP", mlp, torch.tensor(policy.logit(0.7))),
-        Problem("pairs", pairs, torch.tensor(0.0)),
-    ]
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """q(z): logits of the first site, and of the second as a linear map of the first mask.
-
-    Attributes:
-        first: [steps, UNITS].
-        second: [steps, UNITS].
-        link: [steps, UNITS, UNITS].
-    """
-
-    first: Tensor
-    second: Tensor
-    link: Tensor
-
-    @staticmethod
-    def random(seed: int = 0) -> Posterior:
-        """A posterior away from the prior, for one step."""
-        draws = torch.Generator().manual_seed(seed)
-        sizes = [(1, UNITS), (1, UNITS), (1, UNITS, UNITS)]
-        return Posterior(*(torch.randn(*size, generator=draws) for size in sizes))
-
-    def repeat(self, steps: int) -> Posterior:
-        """Copies, one per step, so that every step has a gradient of its own."""
-        return Posterior(
-            *(
-                value.detach().expand(steps, *value.shape[1:]).clone().requires_grad_()
-                for value in (self.first, self.second, self.link)
-            )
-        )
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Gradient of the summed loss, [steps, parameters]."""
-        parts = torch.autograd.grad(loss.sum(), (self.first, self.second, self.link))
-        return torch.cat([part.flatten(1) for part in parts], -1)
-
-    def logits(self, site: int, earlier: Tensor) -> Tensor:
-        """Log-odds of a site's units given earlier masks [steps, masks, units so far]."""
-        if site == 0:
-            return self.first.unsqueeze(1).expand(-1, earlier.shape[1], -1)
-        return self.second.unsqueeze(1) + (2 * earlier - 1) @ self.link
-
-    def walk(self, choose: Callable[[int, Tensor], Tensor], masks: int) -> Walk:
-        """Go through the sites.
-
-        Args:
-            choose: Gives a site's mask from its logits.
-            masks: Number of masks per step.
-        """
-        seen = self.first.new_zeros(len(self.first), masks, 0)
-        logits: list[Tensor] = []
-        for site in range(2):
-            logits.append(self.logits(site, seen))
-            seen = torch.cat([seen, choose(site, logits[site])], -1)
-        return Walk(seen, logits)
-
-    def draw(self, uniform: Tensor) -> Walk:
-        """Draw hard masks from uniform numbers, [steps, masks, 2 * UNITS]."""
-        parts = _by_site(uniform)
-        return self.walk(lambda site, logits: policy.draw(logits, parts[site]), uniform.shape[1])
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Masks [steps, masks, 2 * UNITS] and the logits of each site that they were drawn from."""
-
-    masks: Tensor
-    logits: list[Tensor]
-
-    def log_q(self) -> list[Tensor]:
-        """Log-probability of each site's mask, [steps, masks] per site."""
-        parts = _by_site(self.masks)
-        pairs = zip(parts, self.logits, strict=True)
-        return [policy.log_prob(mask, logits) for mask, logits in pairs]
-
-    def kl(self, prior: Tensor) -> list[Tensor]:
-        """KL divergence of each site from the prior given earlier masks, [steps, masks] each."""
-        return [Bernoulli.kl(logits, prior) for logits in self.logits]
-
-
-def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
-    """Exact expectation over all masks, [steps]."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS))).unsqueeze(0)
-    parts = _by_site(masks.expand(len(posterior.first), -1, -1))
-    walk = posterior.walk(lambda site, _: parts[site], masks.shape[1])
-    log_q = _total(walk.log_q())
-    return (log_q.exp() * (log_q - problem.log_reward(masks))).sum(-1)
-
-
-def log_evidence(problem: Problem) -> Tensor:
-    """Exact log p(y | x) over all masks."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS)))
-    return problem.log_reward(masks).logsumexp(-1)
-
 
 Estimator = Callable[[Problem, Posterior, Tensor], Tensor]
 """``estimator(problem, posterior, uniform) -> loss``, [steps], whose gradient is the estimate.
@@ -193,7 +55,7 @@ def trajectory_balance(log_z: Tensor | None) -> Estimator:
 
     def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
         walk = posterior.draw(uniform)
-        log_q = _total(walk.log_q()).T
+        log_q = total(walk.log_q()).T
         reward = _evaluate(problem.log_reward, walk.masks).T
         if log_z is None:
             estimate = objectives.batch_log_z(log_q, reward)
@@ -207,7 +69,7 @@ def trajectory_balance(log_z: Tensor | None) -> Estimator:
 def reinforce(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
     """REINFORCE on log q - log R; the baseline is the mean of the step's other masks."""
     walk = posterior.draw(uniform)
-    log_q = _total(walk.log_q())
+    log_q = total(walk.log_q())
     cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
     return ((cost - _others_mean(cost)) * log_q).mean(-1)
 
@@ -222,7 +84,7 @@ class RunningReinforce:
     def __call__(self, problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
         """Take the steps one after the other."""
         walk = posterior.draw(uniform)
-        log_q = _total(walk.log_q())
+        log_q = total(walk.log_q())
         cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
         baselines = []
         for mean in cost.mean(-1).tolist():
@@ -241,7 +103,7 @@ def reinforce_kl(problem: Problem, posterior: Posterior, uniform: Tensor) -> Ten
     costs = _costs(problem, walk, kl)
     terms = zip(costs, walk.log_q(), strict=True)
     scores = [(cost - _others_mean(cost)) * log_q for cost, log_q in terms]
-    return (_total(kl) + _total(scores)).mean(-1)
+    return (total(kl) + total(scores)).mean(-1)
 
 
 def arm_two_passes(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
@@ -260,7 +122,7 @@ def arm_rollouts(problem: Problem, posterior: Posterior, uniform: Tensor) -> Ten
     true = posterior.draw(uniform)
     kl = true.kl(problem.prior)
     costs = _costs(problem, true, kl)
-    loss = _total(kl)
+    loss = total(kl)
     for site, cost in enumerate(costs):
         own = slice(site * UNITS, (site + 1) * UNITS)
         flipped = uniform.clone()
@@ -280,13 +142,13 @@ def relaxed(temperature: float) -> Estimator:
     """
 
     def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        parts = _by_site(torch.logit(uniform, eps=1e-6))
+        parts = by_site(torch.logit(uniform, eps=1e-6))
 
         def soft(site: int, logits: Tensor) -> Tensor:
             return torch.sigmoid((logits + parts[site]) / temperature)
 
         walk = posterior.walk(soft, uniform.shape[1])
-        return (_total(walk.kl(problem.prior)) - problem.log_likelihood(walk.masks)).mean(-1)
+        return (total(walk.kl(problem.prior)) - problem.log_likelihood(walk.masks)).mean(-1)
 
     return loss
 
@@ -415,14 +277,6 @@ def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) 
     return {name: median(values) for name, values in ratios.items()}
 
 
-def _by_site(values: Tensor) -> list[Tensor]:
-    return [values[..., :UNITS], values[..., UNITS:]]
-
-
-def _total(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).sum(0)
-
-
 def _evaluate(network: Network, masks: Tensor) -> Tensor:
     with torch.no_grad():
         return network(masks)
@@ -440,9 +294,9 @@ def _arm_together(
     uniform = uniform[:, : BUDGET // 2]
     true, pseudo = posterior.draw(uniform), posterior.draw(1 - uniform)
     kl = true.kl(problem.prior)
-    loss = _total(kl)
+    loss = total(kl)
     sites = zip(
-        _by_site(uniform),
+        by_site(uniform),
         true.logits,
         pseudo.logits if own_logits else true.logits,
         _costs(problem, true, kl),

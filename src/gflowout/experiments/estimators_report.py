@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gflowout.bench import environment
+from gflowout.experiments import enumerable
 from gflowout.experiments import estimators as study
 from gflowout.extras import require
 
@@ -42,7 +43,8 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
     torch.set_num_threads(1)
     try:
         found = {
-            problem.name: measure(problem, steps, seed, rounds) for problem in study.problems(seed)
+            problem.name: measure(problem, steps, seed, rounds)
+            for problem in enumerable.problems(seed)
         }
         record = {
             "format": FORMAT,
@@ -67,7 +69,7 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
     return record
 
 
-def measure(problem: study.Problem, steps: int, seed: int, rounds: int) -> list[Row]:
+def measure(problem: enumerable.Problem, steps: int, seed: int, rounds: int) -> list[Row]:
     """One row per estimator: its name, its quality and its cost.
 
     Args:
@@ -76,9 +78,9 @@ def measure(problem: study.Problem, steps: int, seed: int, rounds: int) -> list[
         seed: Of posterior and draws.
         rounds: Of the measurement of cost.
     """
-    posterior = study.Posterior.random(seed)
+    posterior = enumerable.Posterior.random(seed)
     one = posterior.repeat(1)
-    exact = one.gradient(study.negative_elbo(problem, one))[0]
+    exact = one.gradient(enumerable.negative_elbo(problem, one))[0]
     costs = study.costs(problem, posterior, rounds)
     rows = []
     for name, estimator in study.estimators(problem, posterior).items():
