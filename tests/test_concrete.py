@@ -40,8 +40,9 @@ def small(rates: tuple[float, ...] = (0.3, 0.6), **options: Any) -> gfo.MaskedMo
 
 def set_rates(model: gfo.MaskedModel, *rates: float) -> None:
     with torch.no_grad():
-        for moved, rate in zip(model.method.keep_logits.moved, rates, strict=True):
-            moved.fill_((-policy.logit(rate) - model.method.keep_logits.start) / 10)
+        numbers = model.method.keep_logits
+        for moved, rate in zip(numbers.split(numbers.moved), rates, strict=True):
+            moved.fill_((-policy.logit(rate) - numbers.start) / 10)
 
 
 def exact_log_prob(model: gfo.MaskedModel, rates: tuple[float, ...]) -> Tensor:
@@ -108,28 +109,27 @@ def test_the_prediction_is_that_of_all_masks(wrong: bool) -> None:
 def test_gradients_of_the_rates_against_finite_differences(per_unit: bool) -> None:
     model = small((0.3, 0.6), per_unit=per_unit, length_scale=1.0).double()
     x, y = torch.randn(12, 2, dtype=torch.float64), torch.arange(12) % 2
-    moved = list(model.method.keep_logits.moved)
+    moved = model.method.keep_logits.moved
 
     def total(**given: Any) -> Tensor:
         torch.manual_seed(0)
         return model(x, y=y, **given).total
 
-    found = torch.cat(torch.autograd.grad(total(), moved))
+    (found,) = torch.autograd.grad(total(), moved)
     expected = []
-    for parameter in moved:
-        for unit in range(len(parameter)):
-            values = []
-            for step in (1e-5, -1e-5):
-                with torch.no_grad():
-                    parameter[unit] += step
-                    values.append(total().item())
-                    parameter[unit] -= step
-            expected.append((values[0] - values[1]) / 2e-5)
+    for unit in range(len(moved)):
+        values = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                moved[unit] += step
+                values.append(total().item())
+                moved[unit] -= step
+        expected.append((values[0] - values[1]) / 2e-5)
     target = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(found, target, rtol=1e-5, atol=1e-6)
     torch.manual_seed(0)
     masks = model(x, y=y).masks
-    cut = torch.cat(torch.autograd.grad(total(masks=masks), moved))  # masks without a gradient
+    (cut,) = torch.autograd.grad(total(masks=masks), moved)  # masks without a gradient
     assert not torch.allclose(cut, target, rtol=0.1)
 
 
@@ -158,8 +158,8 @@ def test_each_unit_has_the_weights_that_read_it() -> None:
     model = small(per_unit=True, length_scale=1.0, dropout_regularizer=0.0, train_size=1)
     rates = torch.tensor([0.1, 0.5, 0.8])
     with torch.no_grad():
-        for moved in model.method.keep_logits.moved:
-            moved.copy_(((1 - rates).logit() - model.method.keep_logits.start) / 10)
+        start = model.method.keep_logits.start
+        model.method.keep_logits.moved.copy_(((1 - rates).logit() - start).repeat(2) / 10)
     prior = model(torch.randn(4, 2), y=torch.tensor([0, 1, 0, 1])).prior
     columns = [model.backbone[at].weight.square().sum(0) / (1 - rates) / 2 for at in (2, 4)]
     torch.testing.assert_close(prior, torch.stack(columns).sum())
@@ -187,7 +187,7 @@ def test_noise_is_switched_off_and_what_matters_is_kept(per_unit: bool) -> None:
 
 def test_noise_stays_if_the_entropy_has_the_wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     entropy = concrete.entropy
-    monkeypatch.setattr(concrete, "entropy", lambda logits: -entropy(logits))
+    monkeypatch.setattr(concrete, "entropy", lambda *args: -entropy(*args))
     _, noise = learned("concrete", "rate")
     assert noise.max() < 0.1
 

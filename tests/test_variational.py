@@ -29,8 +29,9 @@ def small(alphas: tuple[float, ...] = (0.3, 0.8), **options: Any) -> gfo.MaskedM
         **{"train_size": 50, **options},
     )
     with torch.no_grad():
-        for moved, alpha in zip(model.method.log_alpha.moved, alphas, strict=True):
-            moved.fill_((math.log(alpha) - model.method.log_alpha.start) / 10)
+        numbers = model.method.log_alpha
+        for moved, alpha in zip(numbers.split(numbers.moved), alphas, strict=True):
+            moved.fill_((math.log(alpha) - numbers.start) / 10)
     return model
 
 
@@ -49,7 +50,7 @@ def exact_divergence(alpha: float) -> float:
 def test_divergence_against_numerical_integration(alpha: float) -> None:
     log_alpha = torch.tensor(math.log(alpha))
     exact = exact_divergence(alpha)
-    assert variational.log_uniform_kl(log_alpha).item() == pytest.approx(exact, abs=0.02)
+    assert variational.log_uniform_kl(log_alpha).item() == pytest.approx(exact, abs=0.01)
     if 0.05 <= alpha <= 1:  # the first term alone would not do
         assert abs(nn.functional.softplus(-log_alpha).item() / 2 - exact) > 0.02
 
@@ -111,28 +112,27 @@ def test_the_prediction_is_the_integral_over_the_noise() -> None:
 def test_gradients_of_the_variances_against_finite_differences(per_unit: bool) -> None:
     model = small(per_unit=per_unit, train_size=5).double()
     x, y = torch.randn(12, 2, dtype=torch.float64), torch.arange(12) % 2
-    moved = list(model.method.log_alpha.moved)
+    moved = model.method.log_alpha.moved
 
     def total(**given: Any) -> Tensor:
         torch.manual_seed(0)
         return model(x, y=y, **given).total
 
-    found = torch.cat(torch.autograd.grad(total(), moved))
+    (found,) = torch.autograd.grad(total(), moved)
     expected = []
-    for parameter in moved:
-        for unit in range(len(parameter)):
-            values = []
-            for step in (1e-5, -1e-5):
-                with torch.no_grad():
-                    parameter[unit] += step
-                    values.append(total().item())
-                    parameter[unit] -= step
-            expected.append((values[0] - values[1]) / 2e-5)
+    for unit in range(len(moved)):
+        values = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                moved[unit] += step
+                values.append(total().item())
+                moved[unit] -= step
+        expected.append((values[0] - values[1]) / 2e-5)
     target = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(found, target, rtol=1e-5, atol=1e-6)
     torch.manual_seed(0)
     masks = model(x, y=y).masks
-    cut = torch.cat(torch.autograd.grad(total(masks=masks), moved))  # noise without a gradient
+    (cut,) = torch.autograd.grad(total(masks=masks), moved)  # noise without a gradient
     assert not torch.allclose(cut, target, rtol=0.1)
 
 
@@ -152,8 +152,7 @@ def test_without_the_divergence_noise_has_no_reason_to_grow() -> None:
 def test_a_unit_that_nothing_needs_stays_finite() -> None:
     model = small()
     with torch.no_grad():
-        for moved in model.method.log_alpha.moved:
-            moved.fill_(1e6)
+        model.method.log_alpha.moved.fill_(1e6)
     losses = model(torch.randn(4, 2), y=torch.tensor([0, 1, 0, 1]))
     losses.total.backward()
     assert model.method.alpha(0).item() == pytest.approx(math.exp(8))

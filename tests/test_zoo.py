@@ -128,7 +128,7 @@ def test_masks_multiply_the_site(entry: Entry, method: str) -> None:
         if method == "mc":
             return 2.0 if model.sites[index].rate is None else 1 / (1 - model.sites[index].rate)
         if method == "concrete":
-            moved = model.method.keep_logits.moved[index].detach()
+            moved = model.method.keep_logits.moved[index]
             return 1 / torch.sigmoid(torch.tensor(9.0).log() + 10 * moved).item()
         return 1.0
 

@@ -105,7 +105,7 @@ class Entry:
             )
             for name, parameter in model.method.named_parameters():
                 # A plain number stands before a gain; much more would leave no noise.
-                nn.init.normal_(parameter, std=0.03 if ".moved." in name else 0.3)
+                nn.init.normal_(parameter, std=0.03 if name.endswith(".moved") else 0.3)
         return model
 
 

@@ -140,7 +140,7 @@ def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
 
 
 class SiteNumbers(nn.Module):
-    """Learned numbers of every site, one for the site or one per unit.
+    """Learned numbers of all sites, one for the site or one per unit, as one parameter.
 
     Args:
         sites: In execution order.
@@ -149,22 +149,30 @@ class SiteNumbers(nn.Module):
 
     Examples:
         >>> numbers = SiteNumbers([Site("fc", units=3, axis=1, rank=2)], start=2.0, per_unit=True)
-        >>> numbers(0).tolist()
-        [2.0, 2.0, 2.0]
+        >>> [site.tolist() for site in numbers.split(numbers())]
+        [[2.0, 2.0, 2.0]]
     """
+
+    units: Tensor
+    """Units that a number stands for, [numbers]."""
 
     def __init__(self, sites: Sequence[Site], start: float, per_unit: bool) -> None:
         super().__init__()
         self.start = start
-        self.moved = nn.ParameterList(
-            nn.Parameter(torch.zeros(site.units if per_unit else 1)) for site in sites
-        )
+        self.sizes = [site.units if per_unit else 1 for site in sites]
+        self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))
+        units = torch.tensor([site.units for site in sites])
+        units = torch.ones(sum(self.sizes)) if per_unit else units.float()
+        self.register_buffer("units", units, persistent=False)
 
-    def forward(self, site: int) -> Tensor:
-        """Return a site's numbers, [units or 1]."""
-        moved: Tensor = self.moved[site]
+    def forward(self) -> Tensor:
+        """Return all numbers, [numbers]."""
         # One parameter must do what a generator does with many; see policy.DIRECT_GAIN.
-        return self.start + policy.DIRECT_GAIN * moved
+        return self.start + policy.DIRECT_GAIN * self.moved
+
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Cut what was made of the numbers into the part of each site, [units or 1]."""
+        return torch.split(values, self.sizes)
 
 
 def full_masks(trajectory: Trajectory) -> list[Tensor]:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +75,13 @@ class ConcreteDropoutOptions(Options):
             checks.integer("train_size", self.train_size, low=1)
 
 
+class _Rates(NamedTuple):
+    """What a training pass needs of the rates, per site: worked out once for all of them."""
+
+    logits: tuple[Tensor, ...]
+    inverse_keep: tuple[Tensor, ...]
+
+
 class ConcreteDropout(Method):
     """Bernoulli masks, anew for each example and draw, with learned rates.
 
@@ -92,22 +100,23 @@ class ConcreteDropout(Method):
 
     def rate(self, site: int) -> Tensor:
         """Learned drop rate of a site, [1], or of its units, [units]."""
-        return torch.sigmoid(-self.keep_logits(site))
+        return self.keep_logits.split(torch.sigmoid(-self.keep_logits()))[site]
 
-    def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+    def draw_training(
+        self, site: int, activation: Tensor, trajectory: Trajectory, rates: _Rates
+    ) -> Tensor:
         """Draw a relaxed mask per example."""
-        logits = self.keep_logits(site)
 
         def drawn() -> Tensor:
             uniform = self._uniform(site, activation, trajectory)
-            return relaxed(logits, uniform, self.options.relaxation)
+            return relaxed(rates.logits[site], uniform, self.options.relaxation)
 
         mask = trajectory.mask(site, drawn)
-        return (mask / torch.sigmoid(logits)).to(activation.dtype)
+        return (mask * rates.inverse_keep[site]).to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a hard mask per example."""
-        logits = self.keep_logits(site)
+        logits = self.keep_logits.split(self.keep_logits())[site]
 
         def drawn() -> Tensor:
             return policy.draw(logits, self._uniform(site, activation, trajectory))
@@ -121,23 +130,25 @@ class ConcreteDropout(Method):
         Masks are relaxed whether the model is in train or eval mode. Given masks have no gradient:
         the likelihood then reaches the rates by the scaling of kept units only.
         """
-        trajectory = score(self.draw_training)
-        size = examples_in_training(self.options.train_size, len(known(trajectory.log_likelihood)))
-        terms = [self._divergence(site, score.weight(site)) for site in range(len(self.sites))]
-        return regularised_losses(trajectory, torch.stack(terms).sum() / size)
+        options: ConcreteDropoutOptions = self.options
+        logits = self.keep_logits()
+        keep = torch.sigmoid(logits)
+        split = self.keep_logits.split
+        rates = _Rates(split(logits), split(keep.reciprocal()))
+        trajectory = score(partial(self.draw_training, rates=rates))
+        divergence = -options.dropout_regularizer * (self.keep_logits.units @ entropy(logits, keep))
+        for site, inverse_keep in enumerate(rates.inverse_keep):
+            weight = score.weight(site)
+            if weight is not None and options.length_scale > 0:
+                squares = weight_term(weight, inverse_keep)
+                divergence = divergence + options.length_scale**2 / 2 * squares
+        size = examples_in_training(options.train_size, len(known(trajectory.log_likelihood)))
+        return regularised_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         place = self.sites[site]
         rows = activation.shape[place.batch_axis] // trajectory.copies
         return trajectory.noise.uniform(rows, place.units, activation)
-
-    def _divergence(self, site: int, weight: Tensor | None) -> Tensor:
-        """Up to a constant, the KL divergence of a site's masks and weights from the prior."""
-        logits = self.keep_logits(site)
-        uncertain = entropy(logits).expand(self.sites[site].units).sum()
-        squares = uncertain.new_zeros(()) if weight is None else weight_term(weight, logits)
-        options: ConcreteDropoutOptions = self.options
-        return options.length_scale**2 / 2 * squares - options.dropout_regularizer * uncertain
 
 
 def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -147,30 +158,32 @@ def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
         >>> relaxed(torch.zeros(2), torch.tensor([0.4, 0.6]), 0.1)
         tensor([0.9830, 0.0170])
     """
-    return torch.sigmoid((logits - torch.logit(uniform.to(logits.dtype))) / temperature)
+    # Scaling the noise apart from the logits keeps it out of the backward pass.
+    noise = torch.logit(uniform.to(logits.dtype)).div_(temperature)
+    return torch.sigmoid(logits / temperature - noise)
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of Bernoulli variables, in nats, from their log-odds.
+def entropy(logits: Tensor, probability: Tensor) -> Tensor:
+    """Entropy of Bernoulli variables, in nats, from their log-odds and their sigmoid.
 
     Examples:
-        >>> entropy(torch.zeros(1))
+        >>> entropy(torch.zeros(1), torch.tensor([0.5]))
         tensor([0.6931])
     """
-    return F.softplus(logits) - logits * torch.sigmoid(logits)
+    return F.softplus(logits) - logits * probability
 
 
-def weight_term(weight: Tensor, keep_logits: Tensor) -> Tensor:
+def weight_term(weight: Tensor, inverse_keep: Tensor) -> Tensor:
     """Squared weights over the keep rate of the unit that they read, summed.
 
     Args:
         weight: [units, ...].
-        keep_logits: [units] or [1].
+        inverse_keep: One over the keep rate, [units] or [1].
 
     Examples:
-        >>> weight_term(torch.ones(2, 3), torch.zeros(1))
+        >>> weight_term(torch.ones(2, 3), torch.tensor([2.0]))
         tensor(12.)
     """
-    if len(keep_logits) == 1:
-        return weight.square().sum() / torch.sigmoid(keep_logits).squeeze()
-    return (weight.square().flatten(1).sum(1) / torch.sigmoid(keep_logits)).sum()
+    if len(inverse_keep) == 1:
+        return weight.square().sum() * inverse_keep.squeeze()
+    return weight.square().flatten(1).sum(1) @ inverse_keep

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import ClassVar
 
@@ -84,34 +85,38 @@ class VariationalDropout(Method):
 
     def alpha(self, site: int) -> Tensor:
         """Learned variance of a site's factors, [1], or of each unit's, [units]."""
-        return self._log_alpha(site).exp()
+        return self.log_alpha.split(self._bounded().exp())[site]
 
-    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        """Draw a factor per example and unit, differentiable in the variance."""
+    def draw_training(
+        self, site: int, activation: Tensor, trajectory: Trajectory, deviations: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Draw a factor per example and unit, differentiable in its standard deviation."""
         place = self.sites[site]
 
         def drawn() -> Tensor:
             rows = activation.shape[place.batch_axis] // trajectory.copies
-            deviation = (self._log_alpha(site) / 2).exp()
             normal = trajectory.noise.normal(rows, place.units, activation)
-            return 1 + deviation * normal.to(deviation.dtype)
+            return 1 + deviations[site] * normal.to(deviations[site].dtype)
 
         return trajectory.mask(site, drawn).to(activation.dtype)
 
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw a factor per example and unit, as in training."""
+        return self.draw_training(site, activation, trajectory, self._deviations(self._bounded()))
+
     def step(self, score: Score) -> Losses:
         """One pass; likelihood and divergence both reach the variances."""
-        trajectory = score(self.draw)
+        log_alpha = self._bounded()
+        trajectory = score(partial(self.draw_training, deviations=self._deviations(log_alpha)))
+        divergence = self.log_alpha.units @ log_uniform_kl(log_alpha)
         size = examples_in_training(self.options.train_size, len(known(trajectory.log_likelihood)))
-        divergences = [
-            log_uniform_kl(self._log_alpha(index)).expand(site.units).sum()
-            for index, site in enumerate(self.sites)
-        ]
-        divergence = torch.stack(divergences).sum()
-        return regularised_losses(trajectory, self.options.kl_weight * divergence / size)
+        return regularised_losses(trajectory, divergence * (self.options.kl_weight / size))
 
-    def _log_alpha(self, site: int) -> Tensor:
-        free: Tensor = self.log_alpha(site)
-        return LARGEST - F.softplus(LARGEST - free)
+    def _bounded(self) -> Tensor:
+        return LARGEST - F.softplus(LARGEST - self.log_alpha())
+
+    def _deviations(self, log_alpha: Tensor) -> tuple[Tensor, ...]:
+        return self.log_alpha.split((log_alpha / 2).exp())
 
 
 def log_uniform_kl(log_alpha: Tensor) -> Tensor:
