@@ -50,7 +50,7 @@ def wrap(
 
     Args:
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
-        method: ``"gflowout"``, ``"id-gflowout"``, ``"mc"`` or ``"none"``.
+        method: One of the names in ``docs/methods.md``, such as ``"gflowout"`` or ``"mc"``.
         sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told;
             or ``None`` for every ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the
