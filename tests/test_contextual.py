@@ -188,7 +188,7 @@ def test_values_are_those_of_the_drawn_masks() -> None:
     torch.testing.assert_close(losses.total, losses.nll + losses.prior)
 
 
-def test_the_kl_part_is_what_enumeration_gives_at_one_site() -> None:
+def test_divergences_and_densities_are_those_of_the_distributions() -> None:
     logits, prior = torch.randn(4, 5), torch.tensor(0.3)
     q = torch.distributions.Bernoulli(logits=logits)
     p = torch.distributions.Bernoulli(logits=prior)
@@ -198,9 +198,13 @@ def test_the_kl_part_is_what_enumeration_gives_at_one_site() -> None:
     start = torch.distributions.Normal(1.0, (-prior / 2).exp())
     expected = torch.distributions.kl_divergence(noise, start).sum(-1)
     torch.testing.assert_close(contextual.Gaussian.kl(logits, prior), expected)
-    mask = noise.sample()
-    log_prob = contextual.Gaussian.log_prob(mask, logits)
-    torch.testing.assert_close(log_prob, noise.log_prob(mask).sum(-1))
+    for family, one, other in (
+        (contextual.Bernoulli, q, p),
+        (contextual.Gaussian, noise, start),
+    ):
+        mask = one.sample()
+        torch.testing.assert_close(family.log_prob(mask, logits), one.log_prob(mask).sum(-1))
+        torch.testing.assert_close(family.log_prob(mask, prior), other.log_prob(mask).sum(-1))
 
 
 def test_backbone_follows_the_likelihood_only() -> None:

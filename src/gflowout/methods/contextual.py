@@ -91,7 +91,8 @@ class Bernoulli:
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         """Log-probability, summed over units."""
-        return policy.log_prob(mask, logits)
+        # policy.log_prob would spread the prior's single number over all units first.
+        return (mask * logits).sum(-1) - F.softplus(logits).expand_as(mask).sum(-1)
 
     @staticmethod
     def kl(logits: Tensor, prior: Tensor) -> Tensor:
