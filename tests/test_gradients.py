@@ -81,7 +81,7 @@ def test_every_group_has_the_gradient_of_its_own_loss_exactly(
             assert other is None or not other.any(), f"{part} reaches {name}"
 
 
-@pytest.mark.parametrize("method", ["mc", "none"])
+@pytest.mark.parametrize("method", ["mc", "masksembles", "none"])
 def test_without_a_posterior_the_total_is_the_likelihood(method: str) -> None:
     model, x, y = build(method)
     losses = model(x, y=y)

@@ -543,12 +543,14 @@ def test_print_shows_the_sites() -> None:
     assert "method='mc'" in text
 
 
-def test_half_precision_replays() -> None:
-    model = wrapped(MLP(), "mc", ["fc1"]).to(torch.bfloat16)
+@pytest.mark.parametrize("method", ["mc", "concrete", "variational", "masksembles"])
+def test_half_precision_replays(method: str) -> None:
+    model = wrapped(MLP(), method, ["fc1"]).to(torch.bfloat16)
     x = torch.randn(3, 4, dtype=torch.bfloat16)
     drawn = model.predict(x, return_masks=True)
     whole = [mask.float() for mask in drawn.masks]
     assert torch.equal(model.predict(x, masks=whole).samples, drawn.samples)
+    assert torch.isfinite(model(x, y=torch.tensor([0, 1, 2])).total)
 
 
 def test_every_kind_of_dropout_is_found() -> None:

@@ -6,13 +6,13 @@ In training a mask is relaxed: with uniform u and keep rate :math:`\pi = 1 - p`,
 
 which has a gradient in the rate and becomes the hard mask 1[u < keep] as t goes to 0. Units are
 multiplied by z over the keep rate. The loss is the negative log-likelihood plus the KL divergence
-from the prior over N training examples (equations 2 to 4 of the paper),
+from the prior over N training examples (equations 1 to 4 of the paper),
 
 .. math:: \frac{1}{N} \sum_l \Big[ \frac{\ell^2}{2} \sum_k \frac{\|w_{lk}\|^2}{1 - p_{lk}}
           - c \sum_k H(p_{lk}) \Big],
 
-with w the weights that read unit k, H the entropy of a Bernoulli variable and c = 1 the paper's
-scale. Prediction uses hard masks.
+with w the weights that read unit k (of a network with inverse scaling: 1 - p times the paper's), H
+the entropy of a Bernoulli variable and c = 1 the paper's scale. Prediction uses hard masks.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
         tensor([0.9830, 0.0170])
     """
     # Scaling the noise apart from the logits keeps it out of the backward pass.
-    noise = torch.logit(uniform.to(logits.dtype)).div_(temperature)
+    noise = torch.logit(uniform).div_(temperature)
     return torch.sigmoid(logits / temperature - noise)
 
 

@@ -96,7 +96,7 @@ class VariationalDropout(Method):
         def drawn() -> Tensor:
             rows = activation.shape[place.batch_axis] // trajectory.copies
             normal = trajectory.noise.normal(rows, place.units, activation)
-            return 1 + deviations[site] * normal.to(deviations[site].dtype)
+            return 1 + deviations[site] * normal
 
         return trajectory.mask(site, drawn).to(activation.dtype)
 
