@@ -173,8 +173,19 @@ def test_without_train_size_the_batch_counts() -> None:
     with pytest.warns(UserWarning, match="train_size was not given: the batch of 10") as caught:
         losses = model(x, y=y)
     assert len(caught) == 1
+    with pytest.warns(UserWarning, match="the batch of 10"):  # also if it is scored three times
+        model(x, y=y, masks=[mask.expand(3, -1, -1) for mask in losses.masks])
     model.set_options(train_size=10)
     torch.testing.assert_close(model(x, y=y).prior, losses.prior)
+
+
+@pytest.mark.parametrize("per_unit", [False, True])
+def test_autocast_does_not_round_the_regularisers(per_unit: bool) -> None:
+    model = small(per_unit=per_unit, length_scale=1.0)
+    x, y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+    plain = model(x, y=y).prior
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x, y=y).prior.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("per_unit", [False, True])

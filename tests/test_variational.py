@@ -66,6 +66,8 @@ def test_divergence_counts_units_and_examples(per_unit: bool) -> None:
     model.set_options(train_size=160, kl_weight=1.0)
     assert model(x, y=y).prior.item() == pytest.approx(losses.prior.item())
     assert losses.log_q is losses.log_reward is losses.log_z is None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x, y=y).prior.item() == pytest.approx(losses.prior.item(), rel=1e-6)
 
 
 def test_factors_have_mean_one_and_the_learned_variance() -> None:

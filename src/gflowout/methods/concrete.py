@@ -38,7 +38,7 @@ from gflowout.methods.base import (
     regularised_losses,
 )
 from gflowout.sites import Site
-from gflowout.trajectory import Trajectory, known
+from gflowout.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,15 @@ class ConcreteDropout(Method):
         split = self.keep_logits.split
         rates = _Rates(split(logits), split(keep.reciprocal()))
         trajectory = score(partial(self.draw_training, rates=rates))
-        divergence = -options.dropout_regularizer * (self.keep_logits.units @ entropy(logits, keep))
+        # Sums of products, not matrix products, which autocast would round.
+        uncertain = (self.keep_logits.units * entropy(logits, keep)).sum()
+        divergence = -options.dropout_regularizer * uncertain
         for site, inverse_keep in enumerate(rates.inverse_keep):
             weight = score.weight(site)
             if weight is not None and options.length_scale > 0:
                 squares = weight_term(weight, inverse_keep)
                 divergence = divergence + options.length_scale**2 / 2 * squares
-        size = examples_in_training(options.train_size, len(known(trajectory.log_likelihood)))
+        size = examples_in_training(options.train_size, trajectory)
         return regularised_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
@@ -186,4 +188,4 @@ def weight_term(weight: Tensor, inverse_keep: Tensor) -> Tensor:
     """
     if len(inverse_keep) == 1:
         return weight.square().sum() * inverse_keep.squeeze()
-    return weight.square().flatten(1).sum(1) @ inverse_keep
+    return (weight.square().flatten(1).sum(1) * inverse_keep).sum()

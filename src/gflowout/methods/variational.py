@@ -34,7 +34,7 @@ from gflowout.methods.base import (
     regularised_losses,
 )
 from gflowout.sites import Site
-from gflowout.trajectory import Trajectory, known
+from gflowout.trajectory import Trajectory
 
 LARGEST = 8.0
 """Bound of log alpha: a unit that nothing needs would drift upwards for ever."""
@@ -108,8 +108,9 @@ class VariationalDropout(Method):
         """One pass; likelihood and divergence both reach the variances."""
         log_alpha = self._bounded()
         trajectory = score(partial(self.draw_training, deviations=self._deviations(log_alpha)))
-        divergence = self.log_alpha.units @ log_uniform_kl(log_alpha)
-        size = examples_in_training(self.options.train_size, len(known(trajectory.log_likelihood)))
+        # A sum of products, not a matrix product, which autocast would round.
+        divergence = (self.log_alpha.units * log_uniform_kl(log_alpha)).sum()
+        size = examples_in_training(self.options.train_size, trajectory)
         return regularised_losses(trajectory, divergence * (self.options.kl_weight / size))
 
     def _bounded(self) -> Tensor:
