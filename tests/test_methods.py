@@ -94,7 +94,7 @@ def test_several_draws_score_several_masks_per_example() -> None:
 
 
 class Unfoldable(nn.Module):
-    """Centres over the batch with a fixed size, so that draws cannot be folded into it."""
+    """Knows its batch size, so that draws cannot be folded into it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,6 +137,43 @@ def test_id_groups_share_masks_and_rewards() -> None:
     expected = (100 * scores + prior).repeat_interleave(6)
     torch.testing.assert_close(losses.log_reward, expected)
     torch.testing.assert_close(losses.log_z, (expected - losses.log_q).detach().mean().expand(24))
+
+
+@pytest.mark.parametrize("size", [24, 1000])
+def test_a_single_group_and_draw_cannot_be_compared(size: int) -> None:
+    model, (x, y) = model_of("id-gflowout", draws=1, group_size=size), batch()
+    with pytest.raises(ValueError, match=f"group_size={size} leaves a single mask"):
+        model(x, y=y)
+    model(x[:1], y=y[:1])  # a last batch of one is no mistake
+    model_of("id-gflowout", draws=1, group_size=size, log_z="learned")(x, y=y)
+
+
+@pytest.mark.parametrize("options", [{"draws": 1}, {"draws": 1, "group_size": 5}, {"draws": 3}])
+def test_given_masks_of_id_gflowout_have_the_score_they_were_drawn_with(
+    options: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    x, y = batch()
+    net = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 3))  # groups draw equal masks
+    model = gfo.wrap(
+        net,
+        "id-gflowout",
+        ["1"],
+        likelihood=gfo.Categorical(3),
+        example=(x[:2],),
+        train_size=50,
+        **options,
+    )
+    drawn = model(x, y=y)
+    again = model(x, y=y, masks=drawn.masks)
+    torch.testing.assert_close(again.tb, drawn.tb)
+    torch.testing.assert_close(again.log_reward, drawn.log_reward)
+
+
+def test_batch_log_z_of_gflowout_needs_several_given_masks_per_example() -> None:
+    model, (x, y) = model_of("gflowout", draws=2, log_z="batch"), batch()
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        model(x, y=y, masks=[torch.ones(1, 40), torch.ones(1, 30)])
 
 
 def test_id_reward_counts_the_whole_training_set() -> None:

@@ -83,7 +83,14 @@ class CallSpec:
         """Tell whether this call has only arguments that the example had, of one batch size."""
         named = named_tensors(backbone, args, kwargs)
         sizes = {first_size(named[path]) for path in self.batched if path in named}
-        return self.foldable and len(sizes) == 1 and named.keys() <= self.shapes.keys()
+        if not self.foldable or len(sizes) != 1 or not named.keys() <= self.shapes.keys():
+            return False
+        # An argument that grew with the batch carries it, though the example could not show it.
+        return not any(
+            first_size(tensor) in sizes and tuple(tensor.shape) != self.shapes[path]
+            for path, tensor in named.items()
+            if path not in self.batched
+        )
 
     def check(self, args: Args, kwargs: Kwargs) -> None:
         """Raise if a call has no tensor, a NumPy array, or an empty batch."""

@@ -277,19 +277,24 @@ def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int
 def _find_batched(
     backbone: nn.Module, trace: _Trace, args: Args, kwargs: Kwargs
 ) -> tuple[tuple[str, ...], _Trace | None]:
-    """Tell which arguments carry the batch: those that may be doubled together.
+    """Tell which arguments carry the batch: the fewest that may be doubled together.
 
-    An argument of another meaning can happen to have the size of the batch; then leaving it out is
-    what works. If nothing works, a single candidate is still taken for the batch.
+    An argument of another meaning can happen to have the size of the batch. If nothing works, a
+    single candidate is still taken for the batch.
     """
     named = named_tensors(backbone, args, kwargs)
     batch = trace.output.shape[0]
     candidates = [path for path, tensor in named.items() if first_size(tensor) == batch]
-    for size in range(len(candidates), 0, -1) if len(candidates) <= _MOST_CANDIDATES else ():
-        for chosen in combinations(candidates, size):
-            doubled = _double(backbone, chosen, trace, args, kwargs)
-            if doubled is not None:
-                return chosen, doubled
+    sizes = range(1, len(candidates) + 1) if len(candidates) <= _MOST_CANDIDATES else ()
+    for size in sizes:
+        passes = {
+            chosen: _double(backbone, chosen, trace, args, kwargs)
+            for chosen in combinations(candidates, size)
+        }
+        working = {path for chosen, doubled in passes.items() if doubled for path in chosen}
+        if working:  # more than one choice: an example of one row does not tell them apart
+            chosen = tuple(path for path in candidates if path in working)
+            return chosen, passes.get(chosen) or _double(backbone, chosen, trace, args, kwargs)
     return tuple(candidates) if len(candidates) == 1 else (), None
 
 
