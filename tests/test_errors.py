@@ -644,3 +644,41 @@ def test_binary_refuses_two_logits_at_once() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises(ValueError, match=r"for two logits use Categorical\(2\)"):
         gfo.wrap(net, "mc", ["1"], likelihood=gfo.Binary(), example=(torch.zeros(2, 3),))
+
+
+@pytest.mark.parametrize("value", [2.0, 0.3, -1.0, float("nan")])
+@pytest.mark.parametrize("method", ["gflowout", "id-gflowout", "combined"])
+def test_masks_without_a_probability(method: str, value: float) -> None:
+    model = wrapped(method=method)
+    masks = [torch.full((1, site.units), value) for site in model.sites]
+    with pytest.raises(ValueError, match="masks must hold"):
+        model(X, y=Y, masks=masks)
+    with pytest.raises(ValueError, match="masks must hold"):
+        model.predict(X, masks=[mask.expand(2, 6, -1) for mask in masks])
+
+
+def test_labels_in_the_wrong_place_are_explained() -> None:
+    model = wrapped()
+    with pytest.raises(TypeError, match="predict takes no labels"):
+        model.predict(X, y=Y)
+    with pytest.raises(TypeError) as raised:
+        model(X, Y)
+    assert "labels go in by keyword" in "".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize("axis", [1.0, "a", True])
+def test_axis_of_a_site_that_is_no_integer(axis: Any) -> None:
+    with pytest.raises(TypeError, match="axis of 'fc1' must be an integer"):
+        wrapped(sites={"fc1": axis})
+
+
+def test_flags_that_are_no_booleans() -> None:
+    with pytest.raises(TypeError, match="learn_noise must be True or False"):
+        gfo.Gaussian(1, learn_noise="yes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="validate must be True or False"):
+        wrapped(validate="no")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    model = wrapped(method="gflowout", draws=np.int64(2), beta=np.float32(0.5))
+    assert len(model.predict(X, samples=np.int64(3)).samples) == 3

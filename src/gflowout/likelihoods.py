@@ -260,6 +260,9 @@ class Gaussian(Likelihood):
         super().__init__()
         self.dim = checks.integer("dim", dim, low=1)
         self.noise = checks.number("noise", noise, low=0, open_low=True)
+        for name, flag in (("learn_noise", learn_noise), ("heteroscedastic", heteroscedastic)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, got {flag!r}")
         self.learn_noise = learn_noise
         self.heteroscedastic = heteroscedastic
         self.label_size = dim

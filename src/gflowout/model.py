@@ -22,7 +22,7 @@ from gflowout.example import learn, split_example
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.predictive import Predictive
-from gflowout.scoring import Scorer, masks_of_draws, masks_of_pass
+from gflowout.scoring import Scorer, check_mask_values, masks_of_draws, masks_of_pass
 from gflowout.sites import Site, SiteNames, evaluating, find
 from gflowout.trajectory import Trajectory
 
@@ -62,7 +62,11 @@ def wrap(
         preset: ``"paper"`` for the paper's own values of the options.
         validate: Check the values of labels, inputs and outputs in every pass. Costs a few
             microseconds, and a synchronisation on accelerators.
-        **options: Options of the method.
+        **options: Options of the method. ``"gflowout"``: ``temperature``, ``epsilon``, ``beta``,
+            ``prior_keep``, ``rescale``, ``hidden``, ``log_z``, ``draws``, ``blocks``;
+            ``"id-gflowout"`` also ``group_size`` and ``train_size``; ``"mc"``: ``rate``,
+            ``rescale``. Each is described, with its default, in the ``Options`` class of
+            its method, ``gflowout.methods.METHODS["gflowout"].Options``.
 
     Returns:
         A module that is called like the backbone.
@@ -86,6 +90,8 @@ def wrap(
             "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
             f"{likelihood!r}"
         )
+    if not isinstance(validate, bool):
+        raise TypeError(f"validate must be True or False, got {validate!r}")
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
     names = find(backbone, sites, empty=METHODS[method].deterministic)
@@ -198,6 +204,8 @@ class MaskedModel(nn.Module):
             :class:`Losses` if ``y`` is given, else whatever the backbone returns.
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
+        if masks is not None and self.validate:
+            check_mask_values(masks, self.method.binary_masks)
         if y is None:
             given = None
             if masks is not None:
@@ -244,6 +252,10 @@ class MaskedModel(nn.Module):
         Returns:
             Samples, their mean and uncertainty scores.
         """
+        if "y" in kwargs:
+            raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")
+        if masks is not None and self.validate:
+            check_mask_values(masks, self.method.binary_masks)
         if samples is not None:
             checks.integer("samples", samples, low=1)
         if chunk is not None:

@@ -94,6 +94,27 @@ class Scorer:
         return trajectory
 
 
+def check_mask_values(masks: Any, binary: bool) -> None:
+    """Raise unless given masks hold numbers that a method can take.
+
+    Args:
+        masks: One tensor per site.
+        binary: Whether only 0 and 1 have a probability.
+    """
+    tensors = masks if isinstance(masks, Sequence) else ()  # what else is wrong is named later
+    for number, mask in enumerate(tensors):
+        if not isinstance(mask, Tensor):
+            continue
+        if bool(mask.isnan().any()):
+            raise ValueError(f"masks must hold no NaN, got some in the one of site {number}")
+        if binary and not bool(((mask == 0) | (mask == 1)).all()):
+            wrong = mask[(mask != 0) & (mask != 1)][0].item()
+            raise ValueError(
+                f"masks must hold 0 (drop) and 1 (keep) only, got {wrong:g} in the one of site "
+                f"{number}"
+            )
+
+
 def masks_of_pass(
     masks: Any, sites: Sequence[Site], batch: int | None, parts: int = 1
 ) -> list[Tensor]:

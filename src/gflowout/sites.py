@@ -136,6 +136,8 @@ def find(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str
         if not isinstance(pattern, str):
             raise TypeError(f"sites must hold strings, got {pattern!r}")
         axis = sites[pattern] if isinstance(sites, Mapping) else None
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            raise TypeError(f"sites: the axis of {pattern!r} must be an integer, got {axis!r}")
         if pattern == INPUT:
             resolved[INPUT] = axis
             continue

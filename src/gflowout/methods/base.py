@@ -49,7 +49,8 @@ class Losses:
             adds to the likelihood to regularise its noise. 0 where there is neither.
         log_q: Log-probability of the masks under the posterior, [batch], or ``None``.
         log_reward: Log of the unnormalised posterior, [batch], or ``None``.
-        log_z: Estimate of the log evidence, [batch], or ``None``.
+        log_z: Estimate of the log evidence, [batch], or ``None``; with ``log_z="batch"`` the mean
+            of log R - log q, which on-policy is a lower bound of it.
         masks: One [batch, units] per site, in execution order. With ``draws`` above 1, these and
             the three log-quantities start with an axis of that size.
     """
@@ -62,6 +63,13 @@ class Losses:
     log_q: Tensor | None = None
     log_reward: Tensor | None = None
     log_z: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """Show the numbers, and of the rest only that it is there."""
+        parts = ", ".join(
+            f"{name}={getattr(self, name).item():.4g}" for name in ("total", "nll", "tb", "prior")
+        )
+        return f"Losses({parts}, masks at {len(self.masks)} sites)"
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,8 @@ class Method(nn.Module):
     Options: ClassVar[type[Options]]
     deterministic: ClassVar[bool] = False
     """Whether every draw of a prediction is the same."""
+    binary_masks: ClassVar[bool] = False
+    """Whether the method knows probabilities of masks, which must be 0 and 1 then."""
     mask_parts: ClassVar[int] = 1
     """Masks per unit that may stand side by side in a given mask tensor."""
 

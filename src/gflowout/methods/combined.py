@@ -88,6 +88,7 @@ class Combined(Method):
 
     name = "combined"
     Options = CombinedOptions
+    binary_masks = True
     mask_parts = 2
 
     def __init__(

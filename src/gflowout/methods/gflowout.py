@@ -82,6 +82,7 @@ class GFlowOut(Method):
 
     name = "gflowout"
     Options = GFlowOutOptions
+    binary_masks = True
 
     def __init__(
         self,

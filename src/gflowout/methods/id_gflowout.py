@@ -94,6 +94,7 @@ class IDGFlowOut(Method):
 
     name = "id-gflowout"
     Options = IDGFlowOutOptions
+    binary_masks = True
 
     def __init__(
         self, sites: Sequence[Site], likelihood: Likelihood, options: IDGFlowOutOptions
