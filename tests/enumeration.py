@@ -58,11 +58,11 @@ def generator_log_prob(
         model(
             one.expand(count, *one.shape),
             y=label.expand(count, *label.shape),
-            masks=split(masks, model),
+            masks=[mask.expand(2, -1, -1) for mask in split(masks, model)],  # log Z may need two
         )
         scores = [
             torch.distributions.Bernoulli(logits=logit).log_prob(mask).sum(-1)
-            for logit, mask in zip(logits, split(masks, model), strict=True)
+            for logit, mask in zip(logits, split(masks, model), strict=False)
         ]
         rows.append(sum(scores))
     for handle in handles:

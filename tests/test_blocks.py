@@ -88,10 +88,10 @@ def test_on_policy_as_many_blocks_as_units_find_an_xor_posterior(method: str) ->
     assert factorised >= 0.3
 
 
-@pytest.mark.parametrize("method", ["gflowout", "id-gflowout"])
-def test_as_many_blocks_as_units_find_a_parity_posterior(method: str) -> None:
-    """No linear map of earlier units gives parity; on-policy, single modes may be lost."""
-    reached, factorised = distance(method, "parity", blocks=UNITS, epsilon=0.1)
+@pytest.mark.parametrize(("method", "epsilon"), [("gflowout", 0.1), ("id-gflowout", 0.0)])
+def test_as_many_blocks_as_units_find_a_parity_posterior(method: str, epsilon: float) -> None:
+    """No linear map of earlier units gives parity; GFlowOut loses a mode without random masks."""
+    reached, factorised = distance(method, "parity", blocks=UNITS, epsilon=epsilon)
     assert reached <= 0.05
     assert factorised >= 0.3
 

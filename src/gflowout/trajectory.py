@@ -100,6 +100,11 @@ class Trajectory:
         """Copies of the batch in the pass."""
         return self.noise.copies
 
+    @property
+    def batch(self) -> int:
+        """Examples in one copy of the batch, once the pass is over."""
+        return len(known(self.log_likelihood)) // self.copies
+
     def mask(self, site: int, draw: Callable[[], Tensor]) -> Tensor:
         """Take the given mask of a site, or draw it, and keep it."""
         mask = draw() if self.given is None else self.given[site]

@@ -197,11 +197,10 @@ def split_draws(values: Tensor, draws: int) -> Tensor:
     return values if draws == 1 else values.reshape(draws, -1, *values.shape[1:])
 
 
-def examples_in_training(train_size: int | None, trajectory: Trajectory) -> int:
+def examples_in_training(train_size: int | None, batch: int) -> int:
     """Size of the training set: the option, or, with a warning, that of the batch."""
     if train_size is not None:
         return train_size
-    batch = len(known(trajectory.log_likelihood)) // trajectory.copies
     warnings.warn(
         f"train_size was not given: the batch of {batch} is taken for the whole training set, so "
         "masks are learned from too little; pass train_size=",

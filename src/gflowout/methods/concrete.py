@@ -144,7 +144,7 @@ class ConcreteDropout(Method):
             if weight is not None and options.length_scale > 0:
                 squares = weight_term(weight, inverse_keep)
                 divergence = divergence + options.length_scale**2 / 2 * squares
-        size = examples_in_training(options.train_size, trajectory)
+        size = examples_in_training(options.train_size, trajectory.batch)
         return regularised_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:

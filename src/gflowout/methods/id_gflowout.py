@@ -8,7 +8,6 @@ stands for that of the whole.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from gflowout.methods.base import (
     Score,
     check_policy,
     choosing,
+    examples_in_training,
     exploring,
     full_masks,
     scaled,
@@ -182,7 +182,7 @@ class IDGFlowOut(Method):
         """
         log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
         draws = trajectory.copies
-        size = self._train_size(len(evidence) // draws)
+        size = examples_in_training(self.options.train_size, len(evidence) // draws)
         whole = size * _group_means(trajectory, evidence.detach())
         reward = objectives.log_reward(whole, log_p, beta)
         if self.options.log_z == "learned":
@@ -230,16 +230,6 @@ class IDGFlowOut(Method):
         seen = [trajectory.earlier(like)] if self.options.hidden else []
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
-
-    def _train_size(self, batch: int) -> int:
-        if self.options.train_size is None:
-            warnings.warn(
-                f"train_size was not given: the reward takes the batch of {batch} for the whole "
-                "training set, so masks are learned from too little; pass train_size=",
-                stacklevel=2,
-            )
-            return batch
-        return int(self.options.train_size)
 
 
 def _group_means(trajectory: Trajectory, values: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class VariationalDropout(Method):
         trajectory = score(partial(self.draw_training, deviations=self._deviations(log_alpha)))
         # A sum of products, not a matrix product, which autocast would round.
         divergence = (self.log_alpha.units * log_uniform_kl(log_alpha)).sum()
-        size = examples_in_training(self.options.train_size, trajectory)
+        size = examples_in_training(self.options.train_size, trajectory.batch)
         return regularised_losses(trajectory, divergence * (self.options.kl_weight / size))
 
     def _bounded(self) -> Tensor:
