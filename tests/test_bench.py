@@ -120,3 +120,8 @@ def test_an_interrupted_write_keeps_the_old_file(
 def test_bad_arguments(arguments: dict[str, object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         bench.run(quick=True, **arguments)  # type: ignore[arg-type]
+
+
+def test_unknown_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="only must be one of 'mlp-step'.*got 'mlp'"):
+        bench.run(quick=True, out=tmp_path / "b.json", only=["mlp"])

@@ -100,3 +100,33 @@ def posterior_logits(model: gfo.MaskedModel, masks: Tensor) -> list[Tensor]:
     for handle in handles:
         handle.remove()
     return seen
+
+
+@pytest.mark.parametrize("method", ["mc", "gflowout", "id-gflowout", "combined"])
+def test_the_mean_prediction_is_the_expectation_over_all_masks(method: str) -> None:
+    """Within sampling error of brute force; the spread of the samples gives that error."""
+    if method in ("gflowout", "id-gflowout"):
+        model = perturbed(method)
+        source = model.method.prior if method == "gflowout" else model.method.posterior
+        weight = enumeration.generator_log_prob(model, source, X, Y)[0].exp()
+    else:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 3))
+        extra = {"rate": 0.4, "rescale": "none"} if method == "mc" else {"train_size": 10}
+        model = gfo.wrap(
+            net,
+            method,
+            ["1", "3"],
+            likelihood=gfo.Categorical(3),
+            example=(torch.zeros(2, 2),),
+            **extra,
+        )
+        keep = 0.6 if method == "mc" else 0.7 * 0.7  # at its start, a product of two masks
+        weight = enumeration.log_fixed_prior(enumeration.all_masks(5), keep).exp()
+    masks = enumeration.split(enumeration.all_masks(5), model)
+    with torch.no_grad():
+        answers = model(X.expand(32, 2), masks=masks).softmax(-1)
+    exact = weight @ answers
+    prediction = model.predict(X, samples=DRAWS)
+    error = prediction.samples[:, 0].std(0) / DRAWS**0.5
+    assert ((prediction.mean[0] - exact).abs() < 4.5 * error + 1e-5).all()

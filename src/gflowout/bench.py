@@ -234,8 +234,9 @@ def run(
     repeats: int | None = None,
     out: Path | None = None,
     plot: Path | None = None,
+    only: Sequence[str] = (),
 ) -> None:
-    """Measure all tables, show them and write them to a file.
+    """Measure the tables, show them and write them to a file.
 
     Args:
         quick: A few rounds on the MLP and a narrow ResNet-18, in seconds instead of minutes.
@@ -243,6 +244,7 @@ def run(
         repeats: Rounds per table. ``None``: 50 for the MLP and 5 for ResNet-18, or 3 if ``quick``.
         out: JSON file with all figures; ``None`` for ``bench.json`` in the current folder.
         plot: File for a bar plot of the ratios, such as ``bench.png``; ``None`` for none.
+        only: Names of tables to measure; all if empty.
     """
     checks.integer("width", width, low=1)
     if repeats is not None:
@@ -255,6 +257,9 @@ def run(
     defaults = (3, 3) if quick else (50, 5)
     width = min(width, 8) if quick else width
     chosen = tables(width, *(defaults if repeats is None else (repeats, repeats)))
+    for name in only:
+        checks.choice("only", name, [table.name for table in chosen])
+    chosen = [table for table in chosen if not only or table.name in only]
     results: dict[str, Any] = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -305,6 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, help="rounds (default: 50 MLP, 5 ResNet-18)")
     parser.add_argument("--out", type=Path, help="JSON file (default: bench.json)")
     parser.add_argument("--plot", type=Path, help="file for a bar plot, such as bench.png")
+    parser.add_argument("--only", action="append", default=[], help="a table; may be repeated")
     run(**vars(parser.parse_args(arguments)))
 
 
@@ -390,9 +396,8 @@ def _shown(result: dict[str, Any]) -> Any:
 
 
 def _cell(summary: dict[str, float], scale: float = 1.0) -> str:
-    median, low, high = (
-        f"{scale * summary[key]:.3g}" for key in ("median", "quartile_1", "quartile_3")
-    )
+    values = (scale * summary[key] for key in ("median", "quartile_1", "quartile_3"))
+    median, low, high = (f"{one:.0f}" if one >= 100 else f"{one:.3g}" for one in values)
     return f"{median} ({low}-{high})"
 
 
@@ -402,7 +407,8 @@ def _plot(results: dict[str, Any], path: Path) -> None:
     except ImportError as error:
         raise ImportError("the plot needs matplotlib: pip install 'gflowout[demo]'") from error
     figure = Figure(figsize=(9, 2.2 * len(results)), layout="constrained")
-    for axes, result in zip(figure.subplots(len(results)), results.values(), strict=True):
+    grid = figure.subplots(len(results), squeeze=False)[:, 0]
+    for axes, result in zip(grid, results.values(), strict=True):
         ratios = {name: case["ratio_to"][BARE] for name, case in result["cases"].items()}
         medians = [ratio["median"] for ratio in ratios.values()]
         errors = [

@@ -88,6 +88,9 @@ def bench(
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of every measurement.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: bench.json.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to write, too.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Table to measure; may be repeated. Default: all.")
+    ] = None,
 ) -> None:
     """Measure what every method costs, relative to the bare backbone."""
     for path, option in ((out, "--out"), (plot, "--plot")):
@@ -96,7 +99,9 @@ def bench(
     with _explained():
         from gflowout import bench as benchmark
 
-        benchmark.run(quick=quick, width=width, repeats=repeats, out=out, plot=plot)
+        benchmark.run(
+            quick=quick, width=width, repeats=repeats, out=out, plot=plot, only=only or ()
+        )
 
 
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
