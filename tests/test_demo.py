@@ -269,7 +269,8 @@ class TestCommand:
         out = tmp_path / "bench.json"
         result = invoke("bench", "--quick", "--width", "8", "--out", str(out))
         assert result.exit_code == 0, result.output
-        assert seen == {"quick": True, "width": 8, "repeats": None, "out": out, "plot": None}
+        expected = {"quick": True, "width": 8, "repeats": None, "out": out, "plot": None, "only": ()}
+        assert seen == expected
 
 
 class TestExtras:

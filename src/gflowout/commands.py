@@ -62,7 +62,7 @@ def demo(
 
     Trains every method with several seeds on scikit-learn's digits, and measures accuracy,
     calibration and uncertainty on test digits, rotated digits and patches of photographs. Takes
-    about a minute on two cores. Nothing is downloaded.
+    about two minutes on two cores. Nothing is downloaded.
     """
     _writable(out)
     with _explained():

@@ -23,8 +23,11 @@ from gflowout.demo import metrics
 from gflowout.demo.data import CLASSES, SIDE, WHITE
 from gflowout.demo.study import ANGLES, METHODS, Run
 
-# Okabe and Ito's palette, without the colours that vanish on white or on black.
-_PALETTE = ("#8c8c8c", "#e69f00", "#2484c6", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#a08c00")
+# Okabe and Ito's palette, without the colours that vanish on white or on black, and two more.
+_PALETTE = (
+    *("#8c8c8c", "#e69f00", "#2484c6", "#009e73", "#cc79a7"),
+    *("#d55e00", "#56b4e9", "#a08c00", "#9651c2", "#b3284f"),
+)
 _DASHES = ("-", "--", "-.", (0, (6, 1)), ":", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 COLOURS = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(METHODS)}
@@ -104,7 +107,7 @@ def by_angle(runs: Sequence[Run], quantity: str) -> str:
         quantity: ``"accuracy"`` or ``"entropy"``.
     """
     with rc_context(_STYLE):
-        figure = Figure(figsize=(4.2, 3.1), layout="constrained")
+        figure = Figure(figsize=(4.2, 4.0), layout="constrained")
         axes = figure.subplots()
         for number, method in enumerate(METHODS):
             curves = [getattr(run, f"angle_{quantity}") for run in runs if run.method == method]
@@ -116,14 +119,14 @@ def by_angle(runs: Sequence[Run], quantity: str) -> str:
             colour = COLOURS[method]
             axes.plot(ANGLES, mean, color=colour, markersize=4, label=method, **style)
             axes.fill_between(
-                ANGLES, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0
+                ANGLES, mean - deviation, mean + deviation, color=colour, alpha=0.08, linewidth=0
             )
         axes.set(xlim=(0, 180), xticks=range(0, 181, 30), ylim=(0, None), xlabel="angle in degrees")
         if quantity == "accuracy":
             axes.axhline(1 / CLASSES, color=_TEXT, linewidth=0.8, linestyle=":")
             axes.text(2, 1 / CLASSES - 0.015, "guessing", va="top", fontsize=9)
         axes.set_title("accuracy" if quantity == "accuracy" else "mean entropy", loc="left")
-        axes.legend(loc="best", frameon=False, fontsize=9)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
         return _svg(figure, f"{quantity} against rotation angle")
 
 
