@@ -123,5 +123,5 @@ def test_bad_arguments(arguments: dict[str, object], error: type[Exception], wor
 
 
 def test_unknown_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="only must be one of 'mlp-step'.*got 'mlp'"):
+    with pytest.raises(ValueError, match=r"only must be one of 'mlp-step'.*got 'mlp'"):
         bench.run(quick=True, out=tmp_path / "b.json", only=["mlp"])
