@@ -212,7 +212,8 @@ def tempered(mask: Tensor, logits: Tensor) -> Tensor:
 
 
 def broadcast(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tensor:
-    return (log_z.unsqueeze(-1) + log_q - log_reward).square()
+    column = log_z.unsqueeze(-1) if log_z.dim() == 1 else log_z  # training is what it spoils
+    return (column + log_q - log_reward).square()
 
 
 def without_prior(log_likelihood: Tensor, log_prior: Tensor, beta: float = 1.0) -> Tensor:
