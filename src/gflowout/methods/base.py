@@ -228,6 +228,14 @@ def scaled(mask: Tensor, rescale: str, keep: float = 1.0) -> Tensor:
     return mask / keep if rescale == "inverse" else mask
 
 
+def check_sizes(options: Any) -> None:
+    """Check the options that methods with masks shared by several examples have."""
+    for name in ("group_size", "train_size"):
+        value = getattr(options, name)
+        if value is not None:
+            checks.integer(name, value, low=1)
+
+
 def _as_is(logits: Tensor) -> Tensor:
     return logits
 

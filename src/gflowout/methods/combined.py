@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gflowout import checks, objectives
+from gflowout import objectives
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import (
     Losses,
@@ -24,6 +24,7 @@ from gflowout.methods.base import (
     Options,
     Score,
     check_policy,
+    check_sizes,
     full_masks,
     scaled,
     split_draws,
@@ -72,10 +73,7 @@ class CombinedOptions(Options):
     def __post_init__(self) -> None:
         """Check the values."""
         check_policy(self)
-        for name in ("group_size", "train_size"):
-            value = getattr(self, name)
-            if value is not None:
-                checks.integer(name, value, low=1)
+        check_sizes(self)
 
 
 class Combined(Method):

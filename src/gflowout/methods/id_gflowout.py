@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks, objectives, policy
+from gflowout import objectives, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import (
     Losses,
@@ -23,6 +23,7 @@ from gflowout.methods.base import (
     Options,
     Score,
     check_policy,
+    check_sizes,
     choosing,
     examples_in_training,
     exploring,
@@ -83,10 +84,7 @@ class IDGFlowOutOptions(Options):
     def __post_init__(self) -> None:
         """Check the values."""
         check_policy(self)
-        for name in ("group_size", "train_size"):
-            value = getattr(self, name)
-            if value is not None:
-                checks.integer(name, value, low=1)
+        check_sizes(self)
 
 
 class IDGFlowOut(Method):
