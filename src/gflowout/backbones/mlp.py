@@ -12,6 +12,9 @@ from gflowout import checks
 MNIST_WIDTHS = (784, 300, 100, 10)
 """Input, two hidden layers and classes of the paper's MNIST network."""
 
+CLINICAL_HIDDEN = (128, 128, 128)
+"""Hidden layers of the clinical network; the paper does not give their widths."""
+
 
 class MLP(nn.Module):
     """Fully connected layers with an activation after each but the last.
@@ -52,6 +55,37 @@ class MLP(nn.Module):
             self.hidden.append(nn.Sequential(layer))
         self.output = nn.Linear(self.widths[-2], self.widths[-1])
         self.sites = tuple(f"hidden.{index}.act" for index in range(len(self.hidden)))
+
+    @classmethod
+    def mnist(cls) -> MLP:
+        """The paper's MNIST network: 784-300-100-10 with ReLU.
+
+        Examples:
+            >>> MLP.mnist().widths
+            (784, 300, 100, 10)
+        """
+        return cls(MNIST_WIDTHS)
+
+    @classmethod
+    def clinical(cls, features: int, hidden: Sequence[int] = CLINICAL_HIDDEN) -> MLP:
+        """One for predicting death in intensive care: one logit, for ``gfo.Binary()``.
+
+        The paper says "3-layer MLP" and no more. It calls 784-300-100-10 a two-layer one, so three
+        hidden layers are meant here; their widths are our choice.
+
+        Args:
+            features: Number of inputs.
+            hidden: Width of each hidden layer.
+
+        Examples:
+            >>> MLP.clinical(20).widths
+            (20, 128, 128, 128, 1)
+        """
+        checks.integer("features", features, low=1)
+        if not isinstance(hidden, tuple | list):
+            raise TypeError(f"hidden must be a list of integers, got {hidden!r}")
+        widths = [checks.integer("hidden", width, low=1) for width in hidden]
+        return cls((features, *widths, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, ...] with ``widths[0]`` numbers per example to [batch, widths[-1]]."""
