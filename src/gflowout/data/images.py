@@ -1,0 +1,229 @@
+"""Image sets in memory, read from their published files.
+
+:func:`load_images` finds the folder of a data set and reads one split of it. What single files
+look like is the business of :mod:`gflowout.data.formats`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.data import store
+from gflowout.data.catalog import ENTRIES, entry
+from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.formats import cifar, idx, mat, npy
+
+_DIGITS = tuple("0123456789")
+_CLASSES = {
+    "mnist": _DIGITS,
+    "fashion-mnist": (
+        *("t-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "boot"),
+    ),
+    "kmnist": ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
+    "notmnist": tuple("ABCDEFGHIJ"),
+    "svhn": _DIGITS,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Pictures with labels.
+
+    Attributes:
+        images: uint8 [N, C, H, W].
+        labels: int64 [N], indices of ``classes``.
+        classes: Names of the classes.
+        name: Name of the data set.
+        split: Which part of it.
+
+    Examples:
+        >>> some = ImageSet(
+        ...     torch.zeros(3, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1, 1]),
+        ...     ("cat", "dog"), "pets", "train",
+        ... )
+        >>> some
+        ImageSet(pets, train: 3 of 1x28x28, 2 classes)
+        >>> some.subset(some.labels == 1).labels
+        tensor([1, 1])
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    split: str
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
+            raise ValueError(
+                f"images must be uint8 [N, C, H, W], got {self.images.dtype} "
+                f"{list(self.images.shape)}"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(
+                f"labels must be int64 [{len(self.images)}], got {self.labels.dtype} "
+                f"{list(self.labels.shape)}"
+            )
+        if len(self.labels):
+            low, high = (int(bound) for bound in self.labels.aminmax())
+            if low < 0 or high >= len(self.classes):
+                raise ValueError(
+                    f"labels must be in [0, {len(self.classes) - 1}] for {len(self.classes)} "
+                    f"classes, got labels from {low} to {high}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.images.shape[1:]))
+        return (
+            f"ImageSet({self.name}, {self.split}: {len(self)} of {shape}, "
+            f"{len(self.classes)} classes)"
+        )
+
+    def subset(self, index: Tensor | slice) -> ImageSet:
+        """The pictures at some places: indices, a mask of booleans, or a slice."""
+        return replace(self, images=self.images[index], labels=self.labels[index])
+
+    def relabelled(self, labels: Tensor) -> ImageSet:
+        """The same pictures with other labels, such as noisy ones."""
+        return replace(self, labels=labels)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of pictures and labels: what a record of a run says about its data."""
+        state = hashlib.sha256()
+        for tensor in (self.images, self.labels):
+            state.update(str(list(tensor.shape)).encode())
+            state.update(tensor.contiguous().numpy().tobytes())
+        return state.hexdigest()
+
+
+def load_images(
+    name: str,
+    split: str,
+    data_dir: str | Path | None = None,
+    *,
+    partial: bool = False,
+    coarse: bool = False,
+) -> ImageSet:
+    """Read one split of an image set.
+
+    Args:
+        name: ``"mnist"``, ``"fashion-mnist"``, ``"kmnist"``, ``"notmnist"``, ``"cifar10"``,
+            ``"cifar100"`` or ``"svhn"``.
+        split: ``"train"`` or ``"test"``; SVHN has ``"extra"``, too.
+        data_dir: Directory of the data sets. Default: ``$GFLOWOUT_DATA``, or the user's cache.
+        partial: Take what there is if some of CIFAR-10's training files are missing.
+        coarse: The 20 coarse classes of CIFAR-100 instead of its 100 fine ones.
+
+    Raises:
+        MissingDataError: If it is not there; the message says how to get it.
+        DataError: If a file is damaged.
+    """
+    checks.choice("name", name, _READERS)
+    checks.choice("split", split, entry(name).splits)
+    if coarse and name != "cifar100":
+        raise ValueError(f"coarse=True is for 'cifar100' only, got name {name!r}")
+    folder = store.locate(name, data_dir)
+    paths = _paths(name, split, folder, partial=partial)
+    images, labels, classes = _READERS[name](name, folder, paths, coarse)
+    try:
+        return ImageSet(images, labels, classes, name, split)
+    except ValueError as error:
+        raise DataError(f"{folder}: {error}; the files do not belong together") from error
+
+
+def load_corrupted(
+    name: str, corruption: str, severity: int, data_dir: str | Path | None = None
+) -> ImageSet:
+    """Read one corruption and severity of CIFAR-10-C or CIFAR-100-C as published.
+
+    To make corruptions from clean pictures instead, see :func:`gflowout.data.corruptions.corrupt`.
+
+    Args:
+        name: ``"cifar10-c"`` or ``"cifar100-c"``.
+        corruption: Name of its file, such as ``"snow"``.
+        severity: 1 to 5.
+        data_dir: Directory of the data sets. Default: ``$GFLOWOUT_DATA``, or the user's cache.
+    """
+    checks.choice("name", name, ("cifar10-c", "cifar100-c"))
+    if checks.integer("severity", severity, low=1) > npy.SEVERITIES:
+        raise ValueError(f"severity must be an integer from 1 to 5, got {severity}")
+    folder = store.locate(name, data_dir)
+    there = sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
+    checks.choice("corruption", corruption, there)
+    paths = [folder / f"{stem}.npy" for stem in (corruption, "labels")]
+    if not paths[1].is_file():
+        raise MissingDataError(f"{paths[1]}: not there; {store.how_to_get(entry(name))}")
+    images, labels = (npy.read_severity(path, severity) for path in paths)
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[3] != 3:
+        raise DataError(f"{paths[0]}: must be bytes [5 N, H, W, 3], got {list(images.shape)}")
+    clean = "cifar10" if name == "cifar10-c" else "cifar100"
+    classes = tuple(str(label) for label in range(10 if clean == "cifar10" else 100))
+    pictures = images.permute(0, 3, 1, 2).contiguous()
+    try:
+        return ImageSet(pictures, labels.long(), classes, name, f"{corruption}-{severity}")
+    except ValueError as error:
+        raise DataError(f"{folder}: {error}; the files do not belong together") from error
+
+
+def _paths(name: str, split: str, folder: Path, *, partial: bool) -> list[Path]:
+    wanted = [file.name for file in entry(name).files if file.split == split]
+    there = store.files(entry(name), folder)
+    found = [path for file in wanted if (path := there[file]) is not None]
+    missing = [file for file in wanted if there[file] is None]
+    if missing and not (partial and found and name == "cifar10"):
+        advice = store.how_to_get(entry(name))
+        if found and name == "cifar10":
+            advice += "; partial=True takes those that are there"
+        raise MissingDataError(f"{folder}: misses {', '.join(missing)}. {advice}")
+    return found
+
+
+_Read = tuple[Tensor, Tensor, tuple[str, ...]]
+
+
+def _read_idx(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+    images = idx.read_idx(paths[0], 3)
+    labels = idx.read_idx(paths[1], 1)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{folder}: {len(images)} pictures in {paths[0].name}, {len(labels)} labels in "
+            f"{paths[1].name}; the files do not belong together"
+        )
+    return images.unsqueeze(1), labels.long(), _CLASSES[name]
+
+
+def _read_cifar(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+    if name == "cifar10":
+        key, meta, names = "labels", folder / "batches.meta", "label_names"
+    else:
+        kind = "coarse" if coarse else "fine"
+        key, meta, names = f"{kind}_labels", folder / "meta", f"{kind}_label_names"
+    if not meta.is_file():
+        raise MissingDataError(f"{meta}: not there; {store.how_to_get(entry(name))}")
+    parts = [cifar.read_images(path, key) for path in paths]
+    images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return images, labels, cifar.read_names(meta, names)
+
+
+def _read_svhn(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+    images, labels = mat.read_mat(paths[0])
+    return images, labels, _CLASSES[name]
+
+
+_READERS: dict[str, Callable[[str, Path, list[Path], bool], _Read]] = {
+    **dict.fromkeys(("mnist", "fashion-mnist", "kmnist", "notmnist"), _read_idx),
+    **dict.fromkeys(("cifar10", "cifar100"), _read_cifar),
+    "svhn": _read_svhn,
+}
+IMAGE_SETS: tuple[str, ...] = tuple(name for name in ENTRIES if name in _READERS)
