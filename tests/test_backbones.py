@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import gflowout as gfo
 from gflowout.backbones import MLP, MNIST_WIDTHS, ResNet18
@@ -38,6 +39,33 @@ def test_mlp_site_outputs_feed_the_next_layer() -> None:
     assert torch.equal(net(torch.randn(2, 6)), net.output.bias.expand(2, 3))
 
 
+def test_mlp_presets() -> None:
+    assert MLP.mnist().widths == MLP().widths == (784, 300, 100, 10)
+    assert count(MLP.mnist()) == 266_610
+    net = MLP.clinical(9, hidden=(6, 5, 4))
+    assert net.widths == (9, 6, 5, 4, 1)
+    assert len(MLP.clinical(9).sites) == 3
+    x, died = torch.randn(4, 9), torch.tensor([0.0, 1.0, 0.0, 1.0])
+    model = gfo.wrap(net, "mc", net.sites, likelihood=gfo.Binary(), example=(x,))
+    assert torch.isfinite(model(x, y=died).total)
+    assert model.predict(x).mean.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((0,), ValueError, "features must be an integer >= 1, got 0"),
+        ((9, 128), TypeError, "hidden must be a list of integers, got 128"),
+        ((9, (128, 0)), ValueError, "hidden must be an integer >= 1, got 0"),
+    ],
+)
+def test_mlp_clinical_rejects_arguments(
+    arguments: tuple[object, ...], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        MLP.clinical(*arguments)  # type: ignore[arg-type]
+
+
 def test_mlp_without_hidden_layers_is_linear() -> None:
     net = MLP((4, 2))
     assert net.sites == ()
@@ -65,8 +93,63 @@ def test_mlp_rejects_activations(activation: object) -> None:
         MLP((4, 3, 2), activation)  # type: ignore[arg-type]
 
 
-def test_resnet_parameters() -> None:
-    assert count(ResNet18(classes=10, width=64)) == 11_173_962
+@pytest.mark.parametrize(
+    ("classes", "order", "parameters"),
+    [
+        (10, "conv-bn", 11_173_962),
+        (100, "conv-bn", 11_220_132),
+        # Published pre-activation ResNet-18s have 11,171,146: no BatchNorm before the pooling.
+        (10, "bn-conv", 11_171_146 + 2 * 512),
+    ],
+)
+def test_resnet_parameters(classes: int, order: str, parameters: int) -> None:
+    with torch.device("meta"):
+        assert count(ResNet18(classes=classes, order=order)) == parameters
+
+
+def written_out(net: ResNet18, x: torch.Tensor) -> torch.Tensor:
+    """Both orders as one list of steps on the weights by name."""
+    state = net.state_dict()
+
+    def conv(name: str, x: torch.Tensor, stride: int = 1) -> torch.Tensor:
+        weight = state[f"{name}.weight"]
+        return F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        keys = ("running_mean", "running_var", "weight", "bias")
+        return F.batch_norm(x, *(state[f"{name}.{key}"] for key in keys))
+
+    usual = net.order == "conv-bn"
+    x = conv("conv1", x)
+    x = norm("bn1", x).relu() if usual else x
+    for stage in (1, 2, 3, 4):
+        for index in (0, 1):
+            block, stride = f"layer{stage}.{index}", 2 if stage > 1 and index == 0 else 1
+            if usual:
+                inner = norm(f"{block}.bn1", conv(f"{block}.conv1", x, stride)).relu()
+                inner = norm(f"{block}.bn2", conv(f"{block}.conv2", inner))
+                if stride == 2:
+                    x = norm(f"{block}.downsample.1", conv(f"{block}.downsample.0", x, 2))
+                x = (inner + x).relu()
+            else:
+                start = norm(f"{block}.bn1", x).relu()
+                inner = norm(f"{block}.bn2", conv(f"{block}.conv1", start, stride)).relu()
+                x = conv(f"{block}.downsample", start, 2) if stride == 2 else x
+                x = conv(f"{block}.conv2", inner) + x
+    x = x if usual else norm("bn2", x).relu()
+    return F.linear(F.avg_pool2d(x, 4).flatten(1), state["fc.weight"], state["fc.bias"])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_resnet_is_the_formula(order: str) -> None:
+    torch.manual_seed(0)
+    net = ResNet18(classes=7, width=4, order=order)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                nn.init.uniform_(tensor, 0.5, 1.5)
+    x = torch.randn(3, 3, 32, 32)
+    assert torch.allclose(net.eval()(x), written_out(net, x), atol=1e-4, rtol=1e-4)
 
 
 def test_resnet_orders_differ_only_in_norms() -> None:
