@@ -1,0 +1,319 @@
+"""From stays and drugs to a matrix: labels, vocabulary, covariates. Knows nothing of splits.
+
+What is learned from data (vocabulary, translation between names and codes, mean and spread of
+covariates) is learned by ``fit`` from the stays it is given, and only applied afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.data.clinical.tables import Tables
+from gflowout.data.clinical.window import HOME
+from gflowout.data.errors import DataError
+from gflowout.extras import require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABELS = {"unit": "unitdischargestatus", "hospital": "hospitaldischargestatus"}
+DRUG_KEYS = ("name", "hicl")
+COVARIATES = ("age", "gender")
+
+
+def stay_table(
+    tables: Tables, label: str = "unit", min_hours: float = 0
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """One row per stay: who, where, how long, and whether the patient died.
+
+    Args:
+        tables: What :func:`~gflowout.data.clinical.tables.read_tables` gives.
+        label: ``"unit"``: died during the stay in intensive care; ``"hospital"``: died during the
+            stay in the hospital.
+        min_hours: Keep only stays at least this long. With the length of the window, every patient
+            is alive and in the unit when the prediction is made.
+
+    Returns:
+        A frame indexed by stay, sorted, with columns ``patient``, ``hospital``, ``hours``,
+        ``died`` (bool), ``age`` (90 for "> 89", NaN if missing), ``gender``; and counts of the
+        stays that were left out.
+    """
+    pd = require("pandas", extra="data", purpose="the clinical pipeline")
+    status = tables.patient[LABELS[checks.choice("label", label, LABELS)]]
+    min_hours = checks.number("min_hours", min_hours, low=0)
+    age = tables.patient.age.str.strip().str.replace(r"^>\s*89$", "90", regex=True)
+    age = age.where(age != "")
+    years = pd.to_numeric(age, errors="coerce")
+    if (odd := years.isna() & age.notna()).any():
+        raise DataError(
+            f"{tables.folder}: age must be a number, '> 89' or empty, got {age[odd].iloc[0]!r}"
+        )
+    stays = pd.DataFrame(
+        {
+            "patient": tables.patient.uniquepid,
+            "hospital": tables.patient.hospitalid,
+            "hours": tables.patient.unitdischargeoffset / 60,
+            "died": status == "Expired",
+            "age": years.astype("float64"),
+            "gender": tables.patient.gender,
+        }
+    ).set_index(tables.patient.patientunitstayid.rename("stay"))
+    known, long = status.notna().to_numpy(), (stays.hours >= min_hours).to_numpy()
+    counts = {
+        "stays in the table": len(stays),
+        "stays without a known outcome": int((~known).sum()),
+    }
+    if min_hours:
+        counts[f"stays shorter than {min_hours:g} hours"] = int((known & ~long).sum())
+    return stays[known & long].sort_index(), counts
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The drugs that a model knows, learned from training stays.
+
+    Attributes:
+        keys: One per column of the matrix, in alphabetical order.
+        drug_key: ``"name"`` or ``"hicl"``.
+        names: Code to name, for orders that carry a code only.
+        codes: Name to code, for entries that carry a name only, as all infusions do.
+    """
+
+    keys: tuple[str, ...]
+    drug_key: str
+    names: Mapping[int, str] = field(repr=False)
+    codes: Mapping[str, int] = field(repr=False)
+
+    @classmethod
+    def fit(
+        cls,
+        drugs: pd.DataFrame,
+        stays: Iterable[int],
+        *,
+        drug_key: str = "name",
+        min_count: int = 5,
+    ) -> Vocabulary:
+        """Learn the drugs of training stays.
+
+        Args:
+            drugs: What :func:`~gflowout.data.clinical.window.exposures` gives.
+            stays: The training stays; no other row of ``drugs`` is looked at.
+            drug_key: What tells drugs apart. ``"name"``: the normalised name, or, for an order
+                with a code only, the name that most training rows with that code have.
+                ``"hicl"``: the code, or, for an entry with a name only, the code that most
+                training rows with that name have. Where there is no such majority, the other one.
+            min_count: Number of training stays that a drug must occur in.
+        """
+        checks.choice("drug_key", drug_key, DRUG_KEYS)
+        min_count = checks.integer("min_count", min_count, low=1)
+        rows = drugs[drugs.stay.isin(list(stays))]
+        both = rows[(rows["name"] != "") & (rows["code"] >= 0)]
+        names = {int(code): str(name) for code, name in _majority(both, "code", "name").items()}
+        codes = {str(name): int(code) for name, code in _majority(both, "name", "code").items()}
+        learned = cls((), drug_key, names, codes)
+        pairs = rows.assign(key=learned.key_of(rows))[["stay", "key"]].drop_duplicates()
+        counts = pairs.key.value_counts()
+        keys = tuple(sorted(str(key) for key in counts.index[counts >= min_count]))
+        if not keys:
+            raise ValueError(
+                f"min_count must leave at least one drug, got {min_count}: the most frequent one "
+                f"occurs in {int(counts.max()) if len(counts) else 0} training stays"
+            )
+        return cls(keys, drug_key, names, codes)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns for people to read."""
+        return tuple(self._readable(key) for key in self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def key_of(self, drugs: pd.DataFrame) -> pd.Series[str]:
+        """The key of each row of a table of drugs, known to the vocabulary or not."""
+        pairs = drugs[["home", "name", "code"]].drop_duplicates()
+        keys = [
+            (HOME if home else "") + self._key(str(name), int(code))
+            for home, name, code in pairs.itertuples(index=False)
+        ]
+        merged = drugs[["home", "name", "code"]].merge(pairs.assign(key=keys), how="left")
+        return merged.key.set_axis(drugs.index)
+
+    def encode(self, drugs: pd.DataFrame, stays: Iterable[int]) -> tuple[Tensor, int]:
+        """Multi-hot matrix of stays, and how many drugs of theirs are not in the vocabulary.
+
+        Args:
+            drugs: What :func:`~gflowout.data.clinical.window.exposures` gives.
+            stays: The stays, one per row of the result, in this order.
+
+        Returns:
+            float32 [stays, drugs], and the number of pairs of a stay and an unknown drug.
+        """
+        row_of = {int(stay): row for row, stay in enumerate(stays)}
+        column_of = {key: column for column, key in enumerate(self.keys)}
+        rows = drugs[drugs.stay.isin(list(row_of))]
+        pairs = rows.assign(key=self.key_of(rows))[["stay", "key"]].drop_duplicates()
+        known = pairs[pairs.key.isin(list(column_of))]
+        matrix = torch.zeros(len(row_of), len(self.keys))
+        index = torch.tensor(known.stay.map(row_of).to_numpy(dtype="int64", copy=True))
+        column = torch.tensor(known.key.map(column_of).to_numpy(dtype="int64", copy=True))
+        matrix[index, column] = 1
+        return matrix, len(pairs) - len(known)
+
+    def _key(self, name: str, code: int) -> str:
+        if self.drug_key == "name":
+            return name or self.names.get(code) or f"hicl {code}"
+        code = code if code >= 0 else self.codes.get(name, -1)
+        return f"hicl {code}" if code >= 0 else name
+
+    def _readable(self, key: str) -> str:
+        bare = key.removeprefix(HOME)
+        if not bare.startswith("hicl "):
+            return key
+        name = self.names.get(int(bare.removeprefix("hicl ")))
+        return f"{key} ({name})" if name else key
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """Age and gender as columns, standardised by training stays.
+
+    Attributes:
+        names: Which, out of ``"age"`` and ``"gender"``.
+        mean: Mean age in training.
+        spread: Standard deviation of the age in training.
+    """
+
+    names: tuple[str, ...] = ()
+    mean: float = 0.0
+    spread: float = 1.0
+
+    @classmethod
+    def fit(cls, stays: pd.DataFrame, names: Iterable[str] = COVARIATES) -> Covariates:
+        """Learn mean and spread of the age from training stays."""
+        if isinstance(names, str):
+            raise TypeError(f"covariates must be a sequence of names, got the string {names!r}")
+        chosen = tuple(checks.choice("covariates", name, COVARIATES) for name in names)
+        age = stays.age.dropna()
+        spread = float(age.std(ddof=0)) if len(age) else 1.0
+        return cls(chosen, float(age.mean()) if len(age) else 0.0, spread or 1.0)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        columns = {"age": ("age", "age missing"), "gender": ("female", "gender missing")}
+        return tuple(column for name in self.names for column in columns[name])
+
+    def encode(self, stays: pd.DataFrame) -> Tensor:
+        """Columns [stays, 2 per covariate]; a missing age is 0 (the mean) and marked."""
+        columns: list[Any] = []
+        for name in self.names:
+            if name == "age":
+                columns.append(((stays.age - self.mean) / self.spread).fillna(0))
+                columns.append(stays.age.isna())
+            else:
+                gender = stays.gender.str.lower()
+                columns.append(gender == "female")
+                columns.append(~gender.isin(["female", "male"]))
+        if not columns:
+            return torch.zeros(len(stays), 0)
+        return torch.stack(
+            [torch.tensor(c.to_numpy(dtype="float32", copy=True)) for c in columns], 1
+        )
+
+
+@dataclass(frozen=True)
+class ClinicalSet:
+    """Stays ready for a model.
+
+    Attributes:
+        x: float32 [N, V], one column per drug (1: given in the window), then covariates.
+        y: float32 [N], 1 for death, as :class:`gflowout.Binary` takes it.
+        features: Names of the columns of ``x``.
+        stays: int64 [N], ``patientunitstayid``.
+        patients: ``uniquepid`` per row, the group that must not be torn apart.
+        hospitals: int64 [N], ``hospitalid``, the domain.
+        weights: float32 [N], how often to draw each row, or ``None`` for all alike.
+        unknown: Pairs of a stay and a drug that the vocabulary does not know; they are not in x.
+    """
+
+    x: Tensor = field(repr=False)
+    y: Tensor = field(repr=False)
+    features: tuple[str, ...] = field(repr=False)
+    stays: Tensor = field(repr=False)
+    patients: tuple[str, ...] = field(repr=False)
+    hospitals: Tensor = field(repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
+    unknown: int = 0
+
+    @classmethod
+    def build(
+        cls,
+        stays: pd.DataFrame,
+        drugs: pd.DataFrame,
+        vocabulary: Vocabulary,
+        covariates: Covariates | None = None,
+    ) -> ClinicalSet:
+        """Encode stays with what was learned from training stays."""
+        covariates = covariates or Covariates()
+        x, unknown = vocabulary.encode(drugs, stays.index)
+        return cls(
+            x=torch.cat([x, covariates.encode(stays)], 1),
+            y=torch.tensor(stays.died.to_numpy(dtype="float32", copy=True)),
+            features=vocabulary.features + covariates.features,
+            stays=torch.tensor(stays.index.to_numpy(dtype="int64", copy=True)),
+            patients=tuple(stays.patient),
+            hospitals=torch.tensor(stays.hospital.to_numpy(dtype="int64", copy=True)),
+            unknown=unknown,
+        )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self)} stays of {len(set(self.patients))} patients in "
+            f"{len(set(self.hospitals.tolist()))} hospitals, {int(self.y.sum())} deaths, "
+            f"{len(self.features)} features"
+        )
+
+    def take(self, rows: Tensor) -> ClinicalSet:
+        """The rows named by an index tensor, in its order; a row may be named repeatedly."""
+        return ClinicalSet(
+            x=self.x[rows],
+            y=self.y[rows],
+            features=self.features,
+            stays=self.stays[rows],
+            patients=tuple(self.patients[row] for row in rows.tolist()),
+            hospitals=self.hospitals[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            unknown=self.unknown,
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """As a frame: features, then ``died``, ``patient`` and ``hospital``, indexed by stay."""
+        frames = require("pandas", extra="data", purpose="ClinicalSet.frame")
+        index = frames.Index(self.stays.tolist(), name="stay")
+        features = frames.DataFrame(self.x.numpy(), columns=list(self.features), index=index)
+        rest = frames.DataFrame(
+            {
+                "died": self.y.numpy().astype("int64"),
+                "patient": list(self.patients),
+                "hospital": self.hospitals.numpy(),
+            },
+            index=index,
+        )
+        return frames.concat([features, rest], axis=1)  # type: ignore[no-any-return]
+
+
+def _majority(rows: Any, by: str, value: str) -> Any:
+    """For each ``by`` the ``value`` that more than half of its rows have."""
+    counts = rows.groupby([by, value], observed=True).size().rename("n").reset_index()
+    total = counts.groupby(by, observed=True).n.transform("sum")
+    return counts[counts.n * 2 > total].set_index(by)[value]

@@ -1,0 +1,250 @@
+"""Reads the tables of eICU from a folder and checks them. Says nothing of what they mean.
+
+The demo and the full database have the same tables, under names in lower case or camelCase, as
+``.csv.gz`` or ``.csv``. Only the columns that the pipeline uses are read, names as categories, so
+that the full medication table (7.3 million rows) takes some hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gflowout import checks
+from gflowout.data import store
+from gflowout.data.errors import DataError, MissingDataError
+from gflowout.extras import require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRUG_TABLES = ("medication", "infusion", "admission")
+
+# key: a whole number, never missing; number: may be missing; text: may be missing;
+# name: text of which few values are distinct; words after it: all values it may have.
+_COLUMNS: dict[str, dict[str, str]] = {
+    "patient": {
+        "patientunitstayid": "key",
+        "uniquepid": "text",
+        "hospitalid": "key",
+        "age": "text",
+        "gender": "text",
+        "unitdischargeoffset": "key",
+        "unitdischargestatus": "name Alive Expired",
+        "hospitaldischargestatus": "name Alive Expired",
+    },
+    "medication": {
+        "patientunitstayid": "key",
+        "drugorderoffset": "number",
+        "drugstartoffset": "number",
+        "drugstopoffset": "number",
+        "drugordercancelled": "name Yes No",
+        "drugname": "name",
+        "drughiclseqno": "number",
+    },
+    "infusion": {
+        "patientunitstayid": "key",
+        "infusionoffset": "number",
+        "drugname": "name",
+        "drugrate": "name",
+    },
+    "admission": {
+        "patientunitstayid": "key",
+        "drugoffset": "number",
+        "drugenteredoffset": "number",
+        "drugname": "name",
+        "drughiclseqno": "number",
+    },
+}
+_FILES = {
+    "patient": "patient",
+    "medication": "medication",
+    "infusion": "infusionDrug",
+    "admission": "admissionDrug",
+}
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+_AGAIN = "the file is damaged: get it again"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of eICU that the pipeline uses, columns in lower case.
+
+    Attributes:
+        folder: Where they were read from.
+        patient: One row per stay in intensive care.
+        drugs: The drug tables by name, out of ``"medication"``, ``"infusion"``, ``"admission"``.
+    """
+
+    folder: Path
+    patient: pd.DataFrame
+    drugs: dict[str, pd.DataFrame]
+
+
+def load_tables(
+    name: str = "eicu-demo",
+    data_dir: str | Path | None = None,
+    tables: Iterable[str] = ("medication", "infusion"),
+) -> Tables:
+    """Find a copy of eICU and read its tables.
+
+    Args:
+        name: ``"eicu-demo"`` or ``"eicu"``.
+        data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
+        tables: Drug tables to read.
+
+    Raises:
+        MissingDataError: If there is no such copy, or a file of it is not there.
+        DataError: If a file is damaged or not what its name says.
+    """
+    checks.choice("name", name, ("eicu-demo", "eicu"))
+    return read_tables(store.locate(name, data_dir), tables)
+
+
+def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infusion")) -> Tables:
+    """Read the tables of eICU that lie in a folder.
+
+    Args:
+        folder: Folder with ``patient.csv.gz`` and the drug tables, packed or not.
+        tables: Drug tables to read, out of ``"medication"``, ``"infusion"``, ``"admission"``.
+
+    Raises:
+        MissingDataError: If a file is not there.
+        DataError: If a file is damaged, lacks a column, holds a value of the wrong type, has no
+            rows, or names a stay twice. The message starts with the path.
+    """
+    folder = Path(folder)
+    wanted = table_names(tables)
+    patient = _read(folder, "patient")
+    path = _find(folder, "patient")
+    twice = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
+    if len(twice):
+        raise DataError(
+            f"{path}: patientunitstayid must be unique, but {len(twice)} rows repeat one, first "
+            f"{twice.iloc[0]}; {_AGAIN}"
+        )
+    if patient.uniquepid.isna().any():
+        row = int(patient.uniquepid.isna().to_numpy().argmax()) + 2
+        raise DataError(f"{path}: uniquepid is empty in line {row}; {_AGAIN}")
+    return Tables(folder, patient, {table: _read(folder, table) for table in wanted})
+
+
+def table_names(tables: Iterable[str]) -> tuple[str, ...]:
+    """Check names of drug tables.
+
+    Examples:
+        >>> table_names(["medication", "infusions"])
+        Traceback (most recent call last):
+            ...
+        ValueError: tables must be one of 'medication', 'infusion', 'admission', got 'infusions';
+        did you mean 'infusion'?
+    """
+    if isinstance(tables, str):
+        raise TypeError(f"tables must be a sequence of names, got the string {tables!r}")
+    names = tuple(dict.fromkeys(checks.choice("tables", name, DRUG_TABLES) for name in tables))
+    if not names:
+        raise ValueError("tables must name at least one drug table, got none")
+    return names
+
+
+def _find(folder: Path, table: str) -> Path:
+    stem = _FILES[table].lower()
+    if not folder.is_dir():
+        raise MissingDataError(f"{folder}: no such folder; name the one with the tables of eICU")
+    found = {path.name.lower(): path for path in sorted(folder.iterdir())}
+    for suffix in (".csv.gz", ".csv"):
+        if stem + suffix in found:
+            return found[stem + suffix]
+    raise MissingDataError(
+        f"{folder}: no table {_FILES[table]} here; looked for {_FILES[table]}.csv.gz and "
+        f"{_FILES[table]}.csv in any spelling. Put the file from PhysioNet there, or leave the "
+        "table out"
+    )
+
+
+def _read(folder: Path, table: str) -> pd.DataFrame:
+    path, columns = _find(folder, table), _COLUMNS[table]
+    header = _csv(path, nrows=0).columns
+    spelled = {str(column).strip().lower(): column for column in header}
+    missing = [column for column in columns if column not in spelled]
+    if missing:
+        raise DataError(
+            f"{path}: no column {', '.join(missing)}; the file has "
+            f"{', '.join(str(column) for column in header)}. It must be the table "
+            f"{_FILES[table]} of eICU as published"
+        )
+    # Minutes and codes are far below 2^24, so half the memory will do.
+    types = {"key": "float64", "number": "float32", "text": "str", "name": "category"}
+    used = {spelled[column]: column for column in columns}
+    dtypes = {old: types[columns[new].split()[0]] for old, new in used.items()}
+    try:
+        loaded = _csv(path, usecols=list(used), dtype=dtypes)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise _wrong_type(path, used, columns) or DataError(f"{path}: {error}") from error
+    frame: pd.DataFrame = loaded.rename(columns=used)[list(columns)]
+    if not len(frame):
+        raise DataError(f"{path}: the table has no rows; {_AGAIN}")
+    for column, kind in columns.items():
+        frame[column] = _checked(path, frame[column], kind)
+    return frame
+
+
+def _csv(path: Path, **options: Any) -> Any:
+    """Call ``read_csv``; damage becomes a DataError, wrong values stay a ValueError."""
+    pd = require("pandas", extra="data", purpose="reading eICU")
+    try:
+        return pd.read_csv(path, encoding="utf-8", **options)
+    except _DAMAGED as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}); {_AGAIN}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file in UTF-8 ({error}); {_AGAIN}") from error
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path}: the file is empty; {_AGAIN}") from error
+    except pd.errors.ParserError as error:
+        raise DataError(f"{path}: not a table of comma-separated values ({error})") from error
+
+
+def _wrong_type(path: Path, used: dict[Any, str], columns: dict[str, str]) -> DataError | None:
+    """Find the value that is no number; only called when there is one."""
+    pd = require("pandas", extra="data", purpose="reading eICU")
+    for old, new in used.items():
+        if columns[new] not in ("key", "number"):
+            continue
+        text = _csv(path, usecols=[old], dtype="str")[old]
+        wrong = (pd.to_numeric(text, errors="coerce").isna() & text.notna()).to_numpy()
+        if wrong.any():
+            row = int(wrong.argmax())
+            return DataError(
+                f"{path}: {new} must be a number, got {text.iloc[row]!r} in line {row + 2}; is it "
+                "the published table?"
+            )
+    return None
+
+
+def _checked(path: Path, values: Any, kind: str) -> Any:
+    """A column with the type that its kind asks for."""
+    if kind == "key":
+        odd = (values.isna() | (values % 1 != 0)).to_numpy()
+        if odd.any():
+            row = int(odd.argmax())
+            got = "nothing" if values.isna().iloc[row] else f"{values.iloc[row]:g}"
+            raise DataError(
+                f"{path}: {values.name} must be a whole number, got {got} in line {row + 2}; is it "
+                "the published table?"
+            )
+        return values.astype("int64")
+    allowed = set(kind.split()[1:])
+    if allowed:
+        odd_values = [value for value in values.cat.categories if value not in allowed]
+        if odd_values:
+            raise DataError(
+                f"{path}: {values.name} must be one of {', '.join(sorted(allowed))} or empty, got "
+                f"{odd_values[0]!r}; is it the published table?"
+            )
+    return values
