@@ -1,0 +1,197 @@
+"""Batches of tensors in memory, in an order that follows from a seed and the epoch.
+
+No workers and no collating: one ``index_select`` per tensor and batch. Knows nothing of data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.data import arrays, seeds
+from gflowout.data.transforms import Augment, Transform, check_transform
+
+
+class Batches:
+    """An iterable over tuples of tensors, with a length, for a training loop or Lightning.
+
+    Each iteration is one epoch and has an order of its own, which depends on the seed and the
+    number of the epoch only. So a run that is taken up again sees the same batches as one that
+    never stopped, also in the middle of an epoch: keep :meth:`state_dict`, or call
+    :meth:`set_epoch`.
+
+    Args:
+        tensors: All of the same length; the first holds what ``transform`` and ``augment`` act on.
+        batch_size: Rows per batch; the last batch may have fewer.
+        shuffle: A new order in each epoch. Without it the rows come as they are.
+        seed: Of order, weights and augmentation; needed with ``shuffle``.
+        transform: Maps the first tensor of a batch, for instance ``Normalize.fit(images)``.
+        augment: Random changes of the first tensor before ``transform``; training data only, so
+            it needs ``shuffle=True``.
+        drop_last: Leave out a last batch that is not full.
+        device: Where batches go, before they are transformed.
+        weights: One sampling weight per row: an epoch then draws as many rows as there are, with
+            replacement. Needs ``shuffle=True``. See :func:`balanced_weights`.
+
+    Examples:
+        >>> x, y = torch.arange(5.0), torch.arange(5)
+        >>> [batch.tolist() for _, batch in Batches(x, y, batch_size=2)]
+        [[0, 1], [2, 3], [4]]
+        >>> train = Batches(x, y, batch_size=2, shuffle=True, seed=0)
+        >>> first = [batch.tolist() for _, batch in train]
+        >>> train.set_epoch(0)
+        >>> first == [batch.tolist() for _, batch in train]
+        True
+    """
+
+    def __init__(
+        self,
+        *tensors: Tensor,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int | None = None,
+        transform: Transform | None = None,
+        augment: Augment | None = None,
+        drop_last: bool = False,
+        device: torch.device | str | None = None,
+        weights: Tensor | None = None,
+    ) -> None:
+        self.tensors = _same_length(tensors)
+        self.batch_size = checks.integer("batch_size", batch_size, low=1)
+        self.shuffle = checks.boolean("shuffle", shuffle)
+        self.drop_last = checks.boolean("drop_last", drop_last)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        elif shuffle:
+            raise ValueError("seed must be given with shuffle=True, got None")
+        self.seed = seed
+        self.transform = None if transform is None else check_transform("transform", transform)
+        if augment is not None and not isinstance(augment, Augment):
+            raise TypeError(f"augment must be an Augment, got {augment!r}")
+        for name, value in (("augment", augment), ("weights", weights)):
+            if value is not None and not shuffle:
+                raise ValueError(f"{name} is for training data: it needs shuffle=True")
+        self.augment = augment
+        self.device = None if device is None else torch.device(device)
+        self.rows = len(self.tensors[0])
+        self.weights = None if weights is None else _weights(weights, self.rows)
+        if not len(self):
+            raise ValueError(
+                f"batch_size must be at most the number of rows with drop_last=True, "
+                f"got {batch_size} for {self.rows} rows"
+            )
+        self._epoch = 0  # of the next iteration
+        self._batch = 0  # where the next iteration starts
+        self._last: tuple[int, int] | None = None  # epoch and next batch of the latest iteration
+
+    def __len__(self) -> int:
+        if self.drop_last:
+            return self.rows // self.batch_size
+        return -(-self.rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        """Start the next epoch."""
+        epoch, start = self._epoch, self._batch
+        self._epoch, self._batch, self._last = epoch + 1, 0, (epoch, start)
+        return self._run(epoch, start)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch, from its beginning."""
+        self._epoch = checks.integer("epoch", epoch, low=0)
+        self._batch = 0
+        self._last = None
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the latest iteration is: its epoch and the batch that comes next.
+
+        A loop that ends each epoch early should call :meth:`set_epoch` at the start of each: an
+        epoch that was broken off counts as the place to go on from.
+        """
+        epoch, batch = (self._epoch, self._batch) if self._last is None else self._last
+        return {"epoch": epoch, "batch": batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Make the next iteration go on from where :meth:`state_dict` was taken."""
+        if not isinstance(state, dict) or set(state) != {"epoch", "batch"}:
+            raise ValueError(f"state must have the keys 'epoch' and 'batch', got {state!r}")
+        batch = checks.integer("state['batch']", state["batch"], low=0)
+        if batch >= len(self):
+            raise ValueError(
+                f"state['batch'] must be less than the {len(self)} batches of an epoch, "
+                f"got {batch}; is the state that of other data or another batch_size?"
+            )
+        self.set_epoch(state["epoch"])
+        self._batch = batch
+
+    def order(self, epoch: int) -> Tensor:
+        """Rows of an epoch in the order of their visit, int64."""
+        if not self.shuffle or self.seed is None:
+            return torch.arange(self.rows)
+        generator = seeds.generator(self.seed, "order", epoch)
+        if self.weights is None:
+            return torch.randperm(self.rows, generator=generator)
+        return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
+
+    def _run(self, epoch: int, start: int) -> Iterator[tuple[Tensor, ...]]:
+        order = self.order(epoch)
+        for batch in range(start, len(self)):
+            last = batch + 1 == len(self)
+            self._last = (epoch + 1, 0) if last else (epoch, batch + 1)
+            yield self._take(order, epoch, batch)
+
+    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+        rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        taken = [tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors]
+        if self.device is not None:
+            taken = [tensor.to(self.device) for tensor in taken]
+        if self.augment is not None and self.seed is not None:
+            # Its own generator for each batch, so that one can start in the middle.
+            generator = seeds.generator(self.seed, "augment", epoch, batch)
+            taken[0] = self.augment(taken[0], generator=generator)
+        if self.transform is not None:
+            taken[0] = self.transform(taken[0])
+        return tuple(taken)
+
+
+def balanced_weights(labels: Tensor) -> Tensor:
+    """Sampling weights with which every class that occurs is drawn equally often.
+
+    Args:
+        labels: int64 [N].
+
+    Returns:
+        float64 [N], of mean 1.
+
+    Examples:
+        >>> balanced_weights(torch.tensor([0, 0, 0, 1]))
+        tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
+    """
+    arrays.labels("labels", labels)
+    counts = torch.bincount(labels)
+    weights = 1 / counts.double()[labels]
+    return weights * (len(labels) / weights.sum())
+
+
+def _same_length(tensors: Any) -> tuple[Tensor, ...]:
+    if not tensors:
+        raise TypeError("tensors must hold at least one tensor, got none")
+    for index, tensor in enumerate(tensors):
+        arrays.tensor(f"tensors[{index}]", tensor, "[N, ...]")
+    lengths = [tensor.shape[0] if tensor.ndim else 0 for tensor in tensors]
+    if len(set(lengths)) > 1 or not lengths[0]:
+        raise ValueError(f"tensors must have the same number of rows, at least one, got {lengths}")
+    return tuple(tensors)
+
+
+def _weights(weights: Any, rows: int) -> Tensor:
+    arrays.tensor("weights", weights, "[N]")
+    if weights.shape != (rows,):
+        raise ValueError(f"weights must be [{rows}], got {arrays.describe(weights)}")
+    values: Tensor = weights.double().cpu()
+    if not bool(values.isfinite().all() and (values >= 0).all() and values.sum() > 0):
+        raise ValueError("weights must be finite, none negative and not all zero")
+    return values

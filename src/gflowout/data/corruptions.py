@@ -1,0 +1,314 @@
+"""Snow, frost and Gaussian noise of the common-corruptions benchmark, for whole arrays of images.
+
+Hendrycks and Dietterich (2019), five severities each. Every corruption is a pure function of the
+images and of drawn numbers (``apply_*``); :func:`corrupt` draws the numbers. Knows nothing of
+labels or of data sets, apart from the overlays of frost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.data import arrays, resample, seeds
+from gflowout.data.overlays import crop_overlays, fit_overlays, load_overlays
+
+KINDS = ("snow", "frost", "gaussian_noise")
+"""Corruptions, as the files of CIFAR-10-C are called."""
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+_GREY = (0.299, 0.587, 0.114)
+_BLOCK = 64  # images that draw from one generator, and are worked on at once
+
+
+@dataclass(frozen=True)
+class Snow:
+    """Constants of snow at one severity.
+
+    Attributes:
+        mean: Of the normal numbers of the layer.
+        std: Of the same.
+        zoom: How much the layer is blown up.
+        threshold: Below this there is no flake.
+        radius: Of the motion blur, in pixels.
+        sigma: Of the motion blur, in pixels.
+        keep: Weight of the image; the rest goes to its bleached version.
+    """
+
+    mean: float
+    std: float
+    zoom: float
+    threshold: float
+    radius: int
+    sigma: float
+    keep: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    """One published set of constants, and where the two published programs differ.
+
+    Attributes:
+        noise: Standard deviations, images in [0, 1].
+        frost: Weights of image and overlay.
+        snow: Constants of snow.
+        overlays: How many of the overlays are drawn from, counted from the first.
+        shrink: Factor of the overlays' size; None enlarges them to at least 1.1 times their size,
+            and to 1.1 times what covers the image.
+        centred: Whether the snow layer is cut to its centre and to 8 bits before the blur, or is
+            blurred as it is and cut to its top left corner afterwards.
+    """
+
+    noise: tuple[float, ...]
+    frost: tuple[tuple[float, float], ...]
+    snow: tuple[Snow, ...]
+    overlays: int
+    shrink: float | None
+    centred: bool
+
+
+TABLES = {
+    "cifar-c": Constants(
+        noise=(0.04, 0.06, 0.08, 0.09, 0.10),
+        frost=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        snow=(
+            Snow(0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+            Snow(0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+            Snow(0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+            Snow(0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+            Snow(0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+        ),
+        overlays=5,
+        shrink=0.2,
+        centred=True,
+    ),
+    "imagenet-c": Constants(
+        noise=(0.08, 0.12, 0.18, 0.26, 0.38),
+        frost=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+        snow=(
+            Snow(0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+            Snow(0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+            Snow(0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+            Snow(0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+            Snow(0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+        ),
+        overlays=6,
+        shrink=None,
+        centred=False,
+    ),
+}
+"""Published constants: of CIFAR-10-C, for small images; of ImageNet-C, as in imagecorruptions."""
+
+
+def corrupt(
+    images: Tensor,
+    kind: str,
+    severity: int,
+    *,
+    seed: int,
+    constants: str = "cifar-c",
+    overlays: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """Corrupt each image with random numbers of its own.
+
+    What image i gets depends on the seed, the kind and i only: not on how many images there are,
+    and not on the severity, so that severities can be compared on the same flakes.
+
+    Images of one channel are their own grey; their frost is the grey of the overlay.
+
+    Args:
+        images: uint8 [N, C, H, W], 1 or 3 channels.
+        kind: One of :data:`KINDS`.
+        severity: 1 to 5; 0 returns the images as they are.
+        seed: Of all draws.
+        constants: ``"cifar-c"`` or ``"imagenet-c"``.
+        overlays: Images of frost, uint8 [3, h, w]; by default
+            :func:`gflowout.data.overlays.load_overlays`.
+
+    Returns:
+        uint8 [N, C, H, W].
+
+    Examples:
+        >>> grey = torch.full((2, 3, 32, 32), 128, dtype=torch.uint8)
+        >>> noisy = corrupt(grey, "gaussian_noise", 3, seed=0)
+        >>> bool((noisy.double() / 255).std() > 0.07)
+        True
+        >>> corrupt(grey, "snow", 2, seed=0).float().mean() > grey.float().mean()
+        tensor(True)
+    """
+    arrays.images("images", images)
+    checks.choice("kind", kind, KINDS)
+    table = TABLES[checks.choice("constants", constants, TABLES)]
+    severity = checks.integer("severity", severity, low=0)
+    if severity > 5:
+        raise ValueError(f"severity must be an integer from 0 to 5, got {severity}")
+    checks.integer("seed", seed, low=0)
+    if severity == 0:
+        return images
+    channels, height, width = images.shape[1:]
+
+    def noise(part: Tensor, generator: torch.Generator) -> Tensor:
+        normal = _normal((_BLOCK, channels, height, width), generator)
+        return apply_gaussian_noise(part, normal[: len(part)], table.noise[severity - 1])
+
+    def snow(part: Tensor, generator: torch.Generator) -> Tensor:
+        normal = _normal((_BLOCK, height, width), generator)
+        angle = -135 + 90 * torch.rand(_BLOCK, dtype=torch.float64, generator=generator)
+        layer = snow_layer(normal[: len(part)], angle[: len(part)], table, severity)
+        return apply_snow(part, layer, table.snow[severity - 1].keep)
+
+    frosts: list[Tensor] = []
+    if kind == "frost":
+        drawn = (load_overlays() if overlays is None else overlays)[: table.overlays]
+        frosts = fit_overlays(drawn, (height, width), table.shrink)
+
+    def frost(part: Tensor, generator: torch.Generator) -> Tensor:
+        places = torch.rand(_BLOCK, 3, dtype=torch.float64, generator=generator)
+        crops = crop_overlays(frosts, places[: len(part)], (height, width))
+        return apply_frost(part, crops, *table.frost[severity - 1])
+
+    apply: Callable[[Tensor, torch.Generator], Tensor]
+    apply = {"gaussian_noise": noise, "snow": snow, "frost": frost}[kind]
+    result = torch.empty_like(images)
+    for block, start in enumerate(range(0, len(images), _BLOCK)):
+        part = slice(start, start + _BLOCK)
+        result[part] = apply(images[part], seeds.generator(seed, kind, block))
+    return result
+
+
+def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor:
+    """Add noise: clip(x + scale n), with images x in [0, 1].
+
+    Args:
+        images: uint8 [N, C, H, W].
+        normal: Standard normal numbers n, of the same shape.
+        scale: Standard deviation.
+
+    Examples:
+        >>> pixel = torch.tensor([[[[100, 250]]]], dtype=torch.uint8)
+        >>> apply_gaussian_noise(pixel, torch.ones(1, 1, 1, 2), 0.1)
+        tensor([[[[125, 255]]]], dtype=torch.uint8)
+    """
+    return _bytes((images.double() / 255 + scale * normal.double()).clamp_(0, 1) * 255)
+
+
+def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Tensor:
+    """Lay frost over images: clip(keep x + cover frost).
+
+    Args:
+        images: uint8 [N, C, H, W].
+        frost: Crops of the overlays, uint8 [N, 3, H, W].
+        keep: Weight of the image.
+        cover: Weight of the frost.
+
+    Examples:
+        >>> pixel = torch.tensor([[[[100]]]], dtype=torch.uint8)
+        >>> apply_frost(pixel, torch.full((1, 3, 1, 1), 200, dtype=torch.uint8), 0.75, 0.45)
+        tensor([[[[165]]]], dtype=torch.uint8)
+    """
+    layer = frost.double()
+    if images.shape[1] == 1:
+        layer = _grey(layer)
+    return _bytes((keep * images.double() + cover * layer).clamp_(0, 255))
+
+
+def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
+    """Bleach images and add a layer of snow, once as it is and once turned by 180 degrees.
+
+    With x in [0, 1]: clip(keep x + (1 - keep) max(x, 1.5 grey(x) + 0.5) + layer + turned layer).
+
+    Args:
+        images: uint8 [N, C, H, W].
+        layer: Flakes in [0, 1], [N, H, W].
+        keep: Weight of the image.
+
+    Examples:
+        >>> pixel = torch.tensor([[[[102]]]], dtype=torch.uint8)
+        >>> apply_snow(pixel, torch.zeros(1, 1, 1), 0.5)  # (0.4 + 1.1) / 2
+        tensor([[[[191]]]], dtype=torch.uint8)
+    """
+    x = images.float() / 255  # single precision, as published: it decides what is cut off below
+    x = keep * x + (1 - keep) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
+    both = layer + layer.flip(-2, -1)
+    return _bytes((x.double() + both[:, None]).clamp_(0, 1) * 255)
+
+
+def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -> Tensor:
+    """Turn normal numbers into blurred flakes.
+
+    Args:
+        normal: Standard normal numbers, [N, H, W].
+        angle: Direction of the fall in degrees, [N].
+        table: Constants.
+        severity: 1 to 5.
+
+    Returns:
+        float64 [N, H, W], multiples of 1/255.
+    """
+    c = table.snow[severity - 1]
+    height, width = normal.shape[1:]
+    layer = resample.clipped_zoom(c.mean + c.std * normal.double(), c.zoom)
+    layer = torch.where(layer < c.threshold, 0.0, layer).clamp_(0, 1)
+    if table.centred:
+        top, left = (layer.shape[1] - height) // 2, (layer.shape[2] - width) // 2
+        layer = layer[:, top : top + height, left : left + width]
+        layer = (layer * 255).floor_() / 255
+    layer = motion_blur(layer, angle, c.radius, c.sigma)[:, :height, :width]
+    return (layer * 255).round_() / 255
+
+
+def motion_blur(layers: Tensor, angle: Tensor, radius: int, sigma: float) -> Tensor:
+    r"""Smear each layer along its own angle, as ImageMagick does.
+
+    The mean of the pixels at :math:`i (\cos a, \sin a)`, rounded, for i = 0 .. 2 radius, with
+    weights :math:`\propto \exp(-i^2 / 2 \sigma^2)`. Beyond the border the border goes on.
+
+    Args:
+        layers: float64 [N, H, W].
+        angle: In degrees, [N].
+        radius: Half the length of the trace, in pixels.
+        sigma: How fast it fades, in pixels.
+
+    Examples:
+        >>> point = torch.zeros(1, 1, 4, dtype=torch.float64)
+        >>> point[..., 3] = 1
+        >>> motion_blur(point, torch.tensor([0.0]), 1, 1.0)[0, 0]
+        tensor([0.0000, 0.0777, 0.4259, 1.0000], dtype=torch.float64)
+    """
+    count, height, width = layers.shape
+    taps = torch.arange(2 * radius + 1, dtype=torch.float64)
+    kernel = torch.exp(-(taps**2) / (2 * sigma**2))
+    kernel = kernel / kernel.sum()
+    radians = torch.deg2rad(angle.double())[:, None]
+    down = torch.ceil(taps * radians.sin() - 0.5).long()
+    right = torch.ceil(taps * radians.cos() - 0.5).long()
+    rows = torch.arange(height)
+    columns = torch.arange(width)
+    flat = layers.reshape(count, -1)
+    blurred = torch.zeros_like(flat)
+    for tap, weight in enumerate(kernel.tolist()):
+        row = (rows + down[:, tap, None]).clamp_(0, height - 1) * width
+        column = (columns + right[:, tap, None]).clamp_(0, width - 1)
+        source = (row[:, :, None] + column[:, None, :]).reshape(count, -1)
+        blurred.add_(flat.gather(1, source), alpha=weight)
+    return blurred.view(count, height, width)
+
+
+def _grey(images: Tensor) -> Tensor:
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+
+
+def _bytes(values: Tensor) -> Tensor:
+    return values.to(torch.uint8)  # cuts off below the point, as published
+
+
+def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)

@@ -1,0 +1,186 @@
+"""Shifts that are not pictures of weather: rotations, label noise, noise on features.
+
+Pure functions of tensors and a seed. What point i gets does not depend on how many follow it.
+Knows nothing of data sets or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout import checks
+from gflowout.data import arrays, seeds
+
+_BLOCK = 512  # images that are turned at once
+_ROWS = 64  # rows of features that draw from one generator
+
+
+def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
+    """Draw the angles that :func:`rotate` turns by, uniform in [low, high).
+
+    Args:
+        count: How many.
+        seed: Of the draws.
+        low: Smallest, in degrees.
+        high: Upper end, in degrees.
+
+    Returns:
+        float64 [count].
+
+    Examples:
+        >>> angles = draw_angles(1000, seed=0, low=-30, high=30)
+        >>> bool(angles.abs().max() <= 30)
+        True
+    """
+    checks.integer("count", count, low=0)
+    low = checks.number("low", low)
+    high = checks.number("high", high, low=low)
+    drawn = torch.rand(count, dtype=torch.float64, generator=seeds.generator(seed, "rotate"))
+    return low + (high - low) * drawn
+
+
+def rotate(images: Tensor, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
+    """Turn each image by an angle of its own, see :func:`draw_angles` and :func:`rotate_by`.
+
+    Args:
+        images: uint8 [N, C, H, W].
+        seed: Of the angles.
+        low: Smallest angle, in degrees.
+        high: Upper end of the angles, in degrees.
+
+    Examples:
+        >>> images = torch.randint(256, (3, 1, 28, 28), dtype=torch.uint8)
+        >>> by_hand = rotate_by(images, draw_angles(3, seed=0))
+        >>> torch.equal(rotate(images, seed=0), by_hand)
+        True
+    """
+    arrays.images("images", images)
+    return rotate_by(images, draw_angles(len(images), seed=seed, low=low, high=high))
+
+
+def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
+    """Turn images counterclockwise about their centre: bilinear, zeros from outside, same size.
+
+    Args:
+        images: uint8 [N, C, H, W].
+        degrees: One angle for all, or one for each, [N].
+
+    Returns:
+        uint8 [N, C, H, W], rounded to the nearest grey level.
+
+    Examples:
+        >>> square = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+        >>> rotate_by(square, 90)
+        tensor([[[[2, 4],
+                  [1, 3]]]], dtype=torch.uint8)
+    """
+    arrays.images("images", images)
+    count, _, height, width = images.shape
+    if isinstance(degrees, Tensor):
+        if degrees.shape != (count,) or not bool(degrees.isfinite().all()):
+            raise ValueError(
+                f"degrees must be a number or finite and [{count}], got {arrays.describe(degrees)}"
+            )
+        angles = degrees.double()
+    else:
+        angles = torch.full((count,), checks.number("degrees", degrees), dtype=torch.float64)
+    radians = torch.deg2rad(angles)
+    y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
+    x = torch.arange(width, dtype=torch.float64) - (width - 1) / 2
+    result = torch.empty_like(images)
+    for start in range(0, count, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        sine, cosine = radians[part].sin()[:, None, None], radians[part].cos()[:, None, None]
+        # From centred pixels to the [-1, 1] of grid_sample, whose ends are the images' edges.
+        grid = torch.stack(
+            [2 / width * (cosine * x - sine * y), 2 / height * (sine * x + cosine * y)], -1
+        )
+        turned = F.grid_sample(
+            images[part].float(), grid.float(), padding_mode="zeros", align_corners=False
+        )
+        result[part] = turned.round_().to(torch.uint8)
+    return result
+
+
+def label_noise(
+    labels: Tensor, fraction: float, classes: int, *, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Draw new labels for a share of the points, uniformly over all classes.
+
+    A new label can be the old one, so about fraction (1 - 1/classes) of the labels change. Draw the
+    noise once for a training set, not anew in each epoch.
+
+    Args:
+        labels: int64 [N].
+        fraction: Share of points, in [0, 1]; exactly round(fraction N) are drawn.
+        classes: Number of classes.
+        seed: Of the points and of their labels.
+
+    Returns:
+        New labels, int64 [N], and which points were drawn, bool [N].
+
+    Examples:
+        >>> labels = torch.zeros(1000, dtype=torch.int64)
+        >>> noisy, drawn = label_noise(labels, 0.3, 10, seed=0)
+        >>> int(drawn.sum()), bool((noisy[~drawn] == 0).all())
+        (300, True)
+    """
+    arrays.labels("labels", labels)
+    fraction = checks.number("fraction", fraction, low=0, high=1)
+    classes = checks.integer("classes", classes, low=1)
+    if len(labels) and int(labels.max()) >= classes:
+        raise ValueError(f"labels must be less than classes={classes}, got {int(labels.max())}")
+    generator = seeds.generator(seed, "label_noise")
+    count = round(fraction * len(labels))
+    points = torch.randperm(len(labels), generator=generator)[:count]
+    drawn = torch.zeros(len(labels), dtype=torch.bool)
+    drawn[points] = True
+    noisy = labels.clone()
+    noisy[points] = torch.randint(classes, (count,), generator=generator)
+    return noisy, drawn
+
+
+def feature_noise(
+    features: Tensor, scale: float, *, seed: int, mask: Tensor | None = None
+) -> Tensor:
+    """Add Gaussian noise to the features of image regions; padded regions stay exactly zero.
+
+    Args:
+        features: Floating point [N, R, D]: N examples, R regions, D features.
+        scale: Standard deviation of the noise.
+        seed: Of the noise.
+        mask: Which regions are real, bool [N, R]; by default those that are not zero throughout.
+
+    Returns:
+        As the features, with zeros wherever the mask is False.
+
+    Examples:
+        >>> features = torch.ones(2, 3, 4)
+        >>> features[1, 2] = 0
+        >>> noisy = feature_noise(features, 0.5, seed=0)
+        >>> (noisy != 0).all(-1).tolist()
+        [[True, True, True], [True, True, False]]
+    """
+    wanted = "floating point [N, R, D]"
+    arrays.tensor("features", features, wanted)
+    if features.ndim != 3 or not features.dtype.is_floating_point:
+        raise ValueError(f"features must be {wanted}, got {arrays.describe(features)}")
+    scale = checks.number("scale", scale, low=0)
+    checks.integer("seed", seed, low=0)
+    if mask is not None:
+        shape = features.shape[:2]
+        arrays.tensor("mask", mask, "bool [N, R]")
+        if mask.dtype != torch.bool or mask.shape != shape:
+            raise ValueError(f"mask must be bool {list(shape)}, got {arrays.describe(mask)}")
+    result = torch.empty_like(features)
+    for block, start in enumerate(range(0, len(features), _ROWS)):
+        part = slice(start, start + _ROWS)
+        kept = features[part]
+        real = (kept != 0).any(-1) if mask is None else mask[part]
+        generator = seeds.generator(seed, "feature_noise", block)
+        noise = torch.randn(_ROWS, *features.shape[1:], generator=generator)[: len(kept)]
+        noisy = kept + scale * noise.to(kept)
+        result[part] = torch.where(real[:, :, None].to(kept.device), noisy, 0.0)
+    return result

@@ -1,0 +1,208 @@
+"""From stored images to what a network takes: normalising, and augmenting for training.
+
+Everything works on whole batches. The two kinds are kept apart so that validation data cannot be
+augmented by mistake: a transform is called with the images alone and always gives the same; an
+augmentation must be handed a generator, is refused where a transform is wanted, and
+:class:`gflowout.data.batches.Batches` takes it for shuffled, that is training, data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout import checks
+from gflowout.data import arrays
+
+Transform = Callable[[Tensor], Tensor]
+"""Maps a batch to a batch, always in the same way."""
+
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Normalize:
+    """Shift and scale each channel: (x / 255 - mean) / std.
+
+    Attributes:
+        mean: Of each channel, images in [0, 1], float32 [C].
+        std: Likewise; a channel that never varies has 1.
+
+    Examples:
+        >>> images = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+        >>> normalize = Normalize.fit(images)
+        >>> normalize
+        Normalize(mean=[0.5000], std=[0.5000])
+        >>> normalize(images)
+        tensor([[[[-1.,  1.]]]])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            arrays.tensor(name, value, "one number per channel [C]")
+            if value.ndim != 1 or not value.dtype.is_floating_point:
+                raise ValueError(f"{name} must be floating point [C], got {arrays.describe(value)}")
+        if self.mean.shape != self.std.shape or not bool((self.std > 0).all()):
+            raise ValueError(
+                f"mean and std must have one number per channel and std be positive, "
+                f"got {self.mean.tolist()} and {self.std.tolist()}"
+            )
+
+    @classmethod
+    def fit(cls, images: Tensor) -> Normalize:
+        """Take mean and standard deviation from images, those of the training set.
+
+        Sums are of integers, so the result is exact and does not depend on the order.
+
+        Args:
+            images: uint8 [N, C, H, W].
+        """
+        arrays.images("images", images)
+        if not len(images):
+            raise ValueError("images must hold at least one image, got none")
+        total = torch.zeros(images.shape[1], dtype=torch.int64)
+        squares = torch.zeros(images.shape[1], dtype=torch.int64)
+        for block in images.split(_BLOCK):  # type: ignore[no-untyped-call]
+            values = block.to(torch.int32)
+            total += values.sum((0, 2, 3)).cpu()
+            squares += values.square().sum((0, 2, 3)).cpu()
+        count = images.numel() // images.shape[1]
+        # N sum x^2 - (sum x)^2 can exceed 64 bits.
+        spread = [count * s - t * t for s, t in zip(squares.tolist(), total.tolist(), strict=True)]
+        std = torch.tensor([value**0.5 / count for value in spread], dtype=torch.float64) / 255
+        return cls(
+            mean=(total.double() / count / 255).float(),
+            std=torch.where(std == 0, 1.0, std).float(),
+        )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map uint8 [B, C, H, W] to float32 [B, C, H, W]."""
+        self._check(images)
+        scale = 1 / (255 * self.std)
+        offset = -self.mean / self.std
+        result = images.to(torch.float32)
+        if len(scale) == 1:  # numbers are faster than tensors that broadcast
+            return result.mul_(scale.item()).add_(offset.item())
+        scale, offset = (value.to(result)[:, None, None] for value in (scale, offset))
+        return result.mul_(scale).add_(offset)
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Map float [B, C, H, W] back to uint8, clipped to what images can hold."""
+        if values.ndim != 4 or values.shape[1] != len(self.mean):
+            raise ValueError(
+                f"values must be [B, {len(self.mean)}, H, W], got {arrays.describe(values)}"
+            )
+        mean, std = (v.to(values)[:, None, None] for v in (self.mean, self.std))
+        return ((values * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+
+    def _check(self, images: Tensor) -> None:
+        arrays.images("images", images)
+        if images.shape[1] != len(self.mean):
+            raise ValueError(
+                f"images must have {len(self.mean)} channels as in fit, got {images.shape[1]}"
+            )
+
+    def __repr__(self) -> str:
+        mean, std = (", ".join(f"{v:.4f}" for v in t.tolist()) for t in (self.mean, self.std))
+        return f"Normalize(mean=[{mean}], std=[{std}])"
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Crop each image at random out of its padded self, and mirror half of them.
+
+    For training data only: hand it to ``Batches(..., shuffle=True, augment=Augment())``. It is not
+    a :data:`Transform`, since it needs a generator.
+
+    Attributes:
+        pad: Zeros around the image, in pixels; 0 does not crop.
+        flip: Whether to mirror left and right with probability 1/2. Not for digits or letters.
+
+    Examples:
+        >>> images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
+        >>> Augment()(images, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([5, 3, 32, 32])
+        >>> Augment()(images)
+        Traceback (most recent call last):
+            ...
+        TypeError: ...
+    """
+
+    pad: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        checks.integer("pad", self.pad, low=0)
+        checks.boolean("flip", self.flip)
+
+    def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Augment uint8 [B, C, H, W], each image in its own way.
+
+        Args:
+            images: As stored; bytes are cheaper to move than floats.
+            generator: Of the draws, on the CPU.
+        """
+        arrays.images("images", images)
+        count, _, height, width = images.shape
+        if self.pad:
+            room = 2 * self.pad + 1
+            top, left = torch.randint(room, (2, count), generator=generator).to(images.device)
+            padded = F.pad(images, (self.pad,) * 4)
+            # All windows as a view [B, C, room, room, H, W]; one gather takes one for each image.
+            windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+            images = windows[torch.arange(count, device=images.device), :, top, left]
+        if self.flip:
+            mirrored = torch.rand(count, generator=generator).to(images.device) < 0.5
+            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        return images
+
+
+class Compose:
+    """Several transforms, one after the other.
+
+    Args:
+        steps: Transforms; an augmentation is refused.
+
+    Examples:
+        >>> images = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+        >>> Compose(Normalize(torch.tensor([0.1]), torch.tensor([0.3])), flatten)(images).shape
+        torch.Size([2, 784])
+    """
+
+    def __init__(self, *steps: Transform) -> None:
+        self.steps = tuple(check_transform("steps", step) for step in steps)
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Apply all steps."""
+        for step in self.steps:
+            batch = step(batch)
+        return batch
+
+    def __repr__(self) -> str:
+        return f"Compose({', '.join(map(repr, self.steps))})"
+
+
+def flatten(batch: Tensor) -> Tensor:
+    """Map [B, ...] to [B, numbers per example]."""
+    return batch.flatten(1)
+
+
+def check_transform(name: str, value: Any) -> Transform:
+    """Return ``value`` if it can be used on training and validation data alike."""
+    if isinstance(value, Augment):
+        raise TypeError(
+            f"{name} must give the same for the same images, got {value!r}; "
+            "training data take it as augment="
+        )
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, got {value!r}")
+    transform: Transform = value
+    return transform
