@@ -1,0 +1,81 @@
+"""Unpacking tar and zip archives into a folder, and nowhere else.
+
+Only files and folders come out: links, devices and paths that lead elsewhere are refused, before
+anything is written. Knows nothing of data sets.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from gflowout.data.errors import DataError
+
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
+
+
+def unpack(archive: Path, folder: Path, strip: int = 0) -> None:
+    """Unpack an archive.
+
+    Args:
+        archive: A tar file, compressed or not, or a zip file; told apart by their content.
+        folder: Where to; made if it is not there.
+        strip: How many leading folders to leave out of every path.
+
+    Raises:
+        DataError: If the archive is damaged, or holds anything but files and folders inside it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            _unzip(archive, folder, strip)
+        else:
+            _untar(archive, folder, strip)
+    except _BROKEN as error:
+        raise DataError(f"{archive}: not an archive that can be unpacked ({error})") from error
+
+
+def _untar(archive: Path, folder: Path, strip: int) -> None:
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+        for member in members:
+            _inside(archive, member.name)
+            if not (member.isfile() or member.isdir()):
+                raise DataError(f"{archive}: refused, {member.name!r} is a link or a device")
+        wanted = [
+            member.replace(name=name)
+            for member in members
+            if member.isfile() and (name := _stripped(member.name, strip))
+        ]
+        tar.extractall(folder, members=wanted, filter="data")
+
+
+def _unzip(archive: Path, folder: Path, strip: int) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        for member in members:
+            # Zip files made on Windows may have backslashes, which are names elsewhere.
+            _inside(archive, member.filename.replace("\\", "/"))
+        for member in members:
+            name = _stripped(member.filename, strip)
+            if member.is_dir() or not name:
+                continue
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with packed.open(member) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+
+
+def _inside(archive: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    drive = bool(path.parts) and path.parts[0].endswith(":")
+    if path.is_absolute() or ".." in path.parts or drive:
+        raise DataError(f"{archive}: refused, {name!r} leads out of the folder")
+
+
+def _stripped(name: str, strip: int) -> str:
+    return "/".join(PurePosixPath(name).parts[strip:])

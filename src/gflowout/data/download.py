@@ -1,0 +1,356 @@
+"""Fetching data sets: resumed, checked against published checksums, unpacked, moved into place.
+
+Everything arrives in ``.partial`` inside the data directory. Only what is complete and has the
+published checksum is moved to the folder of the data set, whole files at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gflowout.data import store
+from gflowout.data.archives import unpack
+from gflowout.data.catalog import Download, Entry, entry
+from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.resume import TIMEOUT, Progress, Resuming
+from gflowout.extras import require
+
+PARTIAL = ".partial"
+_PURPOSE = "downloading data"
+_SUM = re.compile(r"\\?([0-9a-fA-F]{64})[ \t]+\*?(.+)")
+
+
+def get(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    progress: bool = True,
+    force: bool = False,
+) -> Path:
+    """Fetch a data set, unless it is there.
+
+    A download that was broken off goes on where it stopped. Nothing appears in the folder of the
+    data set before it is complete and has the published checksum. Several processes may ask for
+    the same data set; one of them fetches it, the others wait.
+
+    Args:
+        name: Name of the data set.
+        data_dir: Directory of all data sets; made if only its last folder is missing. Default:
+            ``$GFLOWOUT_DATA``, or the user's cache.
+        progress: Show a progress bar on standard error.
+        force: Fetch it again, and replace files that differ from the published ones.
+
+    Returns:
+        The folder of the data set.
+
+    Raises:
+        DataError: If it cannot be fetched, is not what was published, does not fit on the disk,
+            or files are there that differ from the published ones and ``force`` is not given.
+        MissingDataError: If it must be got by hand.
+    """
+    wanted = entry(name)
+    found = _found(name, data_dir)
+    if not wanted.downloads:
+        if found is not None:
+            return found
+        raise MissingDataError(f"{name}: cannot be downloaded. {store.how_to_get(wanted)}")
+    if not force and found is not None and not _to_fetch(wanted, found):
+        return found
+    base = _writable_root(data_dir)
+    with _locked(base / PARTIAL / f"{name}.lock", progress):
+        folder = _found(name, data_dir) or base / wanted.folders[0]
+        # Another process may have fetched it while this one waited.
+        missing = list(wanted.downloads) if force else _to_fetch(wanted, folder)
+        if missing:
+            _fetch_all(wanted, missing, folder.resolve(), base / PARTIAL / name, progress, force)
+    return folder
+
+
+def _found(name: str, data_dir: str | Path | None) -> Path | None:
+    try:
+        return store.locate(name, data_dir)
+    except MissingDataError:
+        return None
+
+
+def _writable_root(data_dir: str | Path | None) -> Path:
+    named = data_dir if data_dir is not None else os.environ.get(store.VARIABLE) or None
+    path = Path(named).expanduser() if named is not None else store.root()
+    try:
+        if named is None or (path.parent.is_dir() and not path.exists()):
+            path.mkdir(parents=True, exist_ok=True)
+        base = store.root(data_dir)
+        (base / PARTIAL).mkdir(exist_ok=True)
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot write here ({error.strerror}); {_elsewhere()}") from error
+    return base
+
+
+def _to_fetch(wanted: Entry, folder: Path) -> list[Download]:
+    """Downloads whose files are missing.
+
+    A file without a stored checksum counts if it is there; so does one that was unpacked.
+    """
+    there = store.files(wanted, folder)
+    sums = {file.name: file.checksum for file in wanted.files}
+    for file, path in there.items():
+        checksum = sums[file]
+        if path is not None and path.suffix == Path(file).suffix and checksum is not None:
+            try:
+                store.verify(path, checksum)
+            except DataError as error:
+                raise DataError(
+                    f"{error}: `gflowout data get {wanted.name} --force` does both"
+                ) from error
+    whole = all(path is not None for path in there.values())
+    return [
+        download
+        for download in wanted.downloads
+        if (not whole if download.unpack else there.get(download.filename) is None)
+    ]
+
+
+def _fetch_all(
+    wanted: Entry,
+    downloads: list[Download],
+    folder: Path,
+    staging: Path,
+    progress: bool,
+    force: bool,
+) -> None:
+    """Fetch everything, and only then move it to the folder."""
+    unpacked = folder.with_name(f".{folder.name}.unpacking")
+    try:
+        staging.mkdir(exist_ok=True)
+        shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
+        _delete(staging.glob("tmp*"))  # pooch's, likewise
+        _space(wanted, downloads, staging)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _bars(progress) as bar:
+            come = [
+                (download, _fetch(wanted, download, folder, staging, bar, force))
+                for download in downloads
+            ]
+        try:
+            for download, path in come:
+                _stage(path, unpacked, download)
+        except DataError:
+            _delete(path for _, path in come)
+            raise
+        _place(unpacked, folder)
+        _delete(path for _, path in come)
+        if not any(staging.iterdir()):
+            staging.rmdir()
+    except DataError:
+        raise
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"what has come of {wanted.name} is kept in {staging}; run it again to go on"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{folder}: cannot write ({error})") from error
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+
+
+def _fetch(
+    wanted: Entry,
+    download: Download,
+    folder: Path,
+    staging: Path,
+    bar: Callable[[str], Progress],
+    force: bool,
+) -> Path:
+    """Bring one file into the staging folder, verified."""
+    pooch = require("pooch", extra="data", purpose=_PURPOSE)
+    complete, partial = _staged(staging, download)
+    downloader = Resuming(partial, bar(download.filename))
+    if force:
+        complete.unlink(missing_ok=True)
+    by_hand = (
+        f". Without a network, fetch it elsewhere and put "
+        f"{'the files that are in it' if download.unpack else 'it'} into {folder}"
+    )
+    try:
+        known = _known_hash(download)
+        with _quiet(pooch.get_logger()):
+            pooch.retrieve(download.url, known, complete.name, staging, downloader=downloader)
+    except DataError as error:
+        raise DataError(f"{error}{by_hand}") from error
+    except ValueError as error:
+        downloader.discard()
+        got = re.search(r"but got (\w+)", str(error))
+        raise DataError(
+            f"{download.url}: what came is not the published file: its checksum should be "
+            f"{known} and is {got.group(1) if got else 'another'}. It was deleted. Try again; if "
+            f"it happens again, the file was changed there or on the way: see {wanted.home}"
+        ) from error
+    return complete
+
+
+def _staged(staging: Path, download: Download) -> tuple[Path, Path]:
+    """Where a download lies when it is complete, and until then."""
+    key = hashlib.sha256(f"{download.url} {download.checksum}".encode()).hexdigest()[:12]
+    complete = staging / f"{key}-{download.filename}"
+    return complete, complete.with_name(complete.name + ".part")
+
+
+def _known_hash(download: Download) -> str:
+    if not download.checksum.startswith("sums:"):
+        return download.checksum
+    requests = require("requests", extra="data", purpose=_PURPOSE)
+    url = download.checksum.removeprefix("sums:")
+    try:
+        answer = requests.get(url, timeout=TIMEOUT)
+    except requests.RequestException as error:
+        raise DataError(f"{url}: no connection, so no checksums") from error
+    if not answer.ok:
+        raise DataError(f"{url}: the server answered {answer.status_code} {answer.reason}")
+    listed = parse_sums(answer.text)
+    path = download.url.removeprefix(url.rpartition("/")[0] + "/")
+    if path not in listed:
+        raise DataError(f"{url}: does not list {path}")
+    return f"sha256:{listed[path]}"
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """Read a list in the form of ``sha256sum``: SHA-256 by path.
+
+    Examples:
+        >>> parse_sums("0" * 64 + "  ./tables/stays.csv.gz")["tables/stays.csv.gz"][:4]
+        '0000'
+    """
+    found = (_SUM.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[2].removeprefix("./"): match[1].lower() for match in found if match}
+
+
+def _space(wanted: Entry, downloads: list[Download], staging: Path) -> None:
+    share = len(downloads) / len(wanted.downloads)
+    unpacks = any(download.unpack for download in downloads)
+    kept = sum(
+        path.stat().st_size
+        for download in downloads
+        for path in _staged(staging, download)
+        if path.exists()
+    )
+    needed = max(0, int(wanted.size * share) - kept) + (wanted.size if unpacks else 0)
+    free = shutil.disk_usage(staging).free
+    if free < needed:
+        raise DataError(
+            f"{staging.parents[1]}: {wanted.name} needs about {readable(needed)}"
+            f"{', archive and content,' if unpacks else ''} and {readable(free)} are free; make "
+            f"room, or {_elsewhere()}"
+        )
+
+
+def _elsewhere() -> str:
+    return f"name another data directory: data_dir=..., --data-dir or ${store.VARIABLE}"
+
+
+def readable(size: float) -> str:
+    """A number of bytes for people.
+
+    Examples:
+        >>> readable(11_594_722), readable(0)
+        ('11.6 MB', '0 B')
+    """
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _stage(path: Path, unpacked: Path, download: Download) -> None:
+    """Bring what came beside the folder of the data set, on the same disk."""
+    unpacked.mkdir(exist_ok=True)
+    if download.unpack:
+        unpack(path, unpacked, download.strip)
+    else:
+        shutil.move(path, unpacked / download.filename)
+
+
+def _place(unpacked: Path, folder: Path) -> None:
+    """Rename a whole folder into place; if there is one, move the files into it one by one."""
+    if not folder.exists():
+        os.replace(unpacked, folder)
+        return
+    for path in sorted(unpacked.rglob("*")):
+        target = folder / path.relative_to(unpacked)
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+            continue
+        # Copies may be spelled in another case; two of them would shadow each other.
+        same = [old for old in target.parent.iterdir() if old.name.lower() == path.name.lower()]
+        os.replace(path, same[0] if same else target)
+
+
+@contextmanager
+def _locked(path: Path, progress: bool) -> Iterator[None]:
+    """Let one process at a time in. The lock goes when its process ends, however it ends."""
+    filelock = require("filelock", extra="data", purpose=_PURPOSE)
+    lock = filelock.FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            if progress:
+                print(f"waiting for another process that fetches {path.stem}", file=sys.stderr)
+            lock.acquire()
+    except OSError as error:
+        raise DataError(f"{path}: cannot lock ({error.strerror}); {_elsewhere()}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Keep pooch from announcing what our progress bar shows."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _bars(progress: bool) -> Iterator[Callable[[str], Progress]]:
+    """A progress bar for each file: bytes, speed, time left."""
+    if not progress:
+        yield lambda title: lambda done, total: None
+        return
+    rich: Any = require("rich.progress", extra="data", purpose="the progress bar")
+    console = require("rich.console", extra="data", purpose="the progress bar")
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(bar_width=None),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=console.Console(stderr=True)) as shown:
+
+        def bar(title: str) -> Progress:
+            task = shown.add_task(title, total=None)
+            return lambda done, total: shown.update(task, completed=done, total=total)
+
+        yield bar
