@@ -1,5 +1,8 @@
 """Backbones: sizes, both block orders, and that the sites are where they are said to be."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -224,3 +227,16 @@ def test_sites_are_found_by_wrap(net: nn.Module, shape: tuple[int, ...]) -> None
     model = gfo.wrap(net, "mc", net.sites, likelihood=gfo.Categorical(10), example=(x,))
     assert tuple(site.name for site in model.sites) == net.sites
     assert {site.axis for site in model.sites} == {1}
+
+
+def test_page_runs_and_its_counts_are_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "backbones.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    torch.manual_seed(0)
+    exec(compile(code, "docs/backbones.md", "exec"), {"__name__": "page"})
+    printed = re.findall(r"^[\d,]+$", capsys.readouterr().out, re.MULTILINE)
+    table = re.findall(r"^\| `[^|]+` \| ([\d,]+) \|", page, re.MULTILINE)
+    assert len(table) == 9
+    assert printed == table

@@ -148,7 +148,7 @@ def test_attention_is_that_of_pytorch(padded: int) -> None:
         theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
         theirs.out_proj.weight.copy_(ours.merge.weight)
         theirs.out_proj.bias.copy_(ours.merge.bias)
-    x, source, padding = torch.randn(3, 5, 8), torch.randn(3, 4, 8), no_padding(3, 4)
+    x, source, padding = torch.randn(3, 4, 8), torch.randn(3, 4, 8), no_padding(3, 4)
     padding[1, 4 - padded :] = True
     expected = theirs(x, source, source, key_padding_mask=padding)[0]
     assert torch.allclose(ours(x, source, padding), expected, atol=1e-6)

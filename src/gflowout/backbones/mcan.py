@@ -279,7 +279,7 @@ class MCAN(nn.Module):
             words = layer(words, no_word)
         for layer in self.decoder:
             regions = layer(regions, words, no_region, no_word)
-        fused = self.reduce_words(words, no_word) + self.reduce_regions(regions, no_region)
+        fused = self.reduce_regions(regions, no_region) + self.reduce_words(words, no_word)
         logits: Tensor = self.output(self.norm(fused))
         return logits
 
