@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -414,21 +415,29 @@ def test_noise_on_grid_features_of_a_wrapped_network() -> None:
 # Wrapping
 
 
-METHODS = ["mc", "gflowout", "id-gflowout", "concrete", "contextual"]
+METHODS = {
+    "mc": {},
+    "gflowout": {},
+    "id-gflowout": {"train_size": 100},
+    "combined": {"train_size": 100},
+    "concrete": {"train_size": 100},
+    "variational": {"train_size": 100},
+    "masksembles": {},
+    "contextual": {},
+}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_kind_of_method_wraps_it(method: str) -> None:
+def test_every_kind_of_method_wraps_it(method: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net, (features, tokens) = little(), inputs(6)
-    options = {"train_size": 100} if method in ("id-gflowout", "concrete") else {}
     model = gfo.wrap(
         net,
         method=method,
         sites=net.sites,
         likelihood=gfo.MultiLabel(ANSWERS),
         example=(features[:2], tokens[:2]),
-        **options,
+        **METHODS[method],
     )
     assert tuple(site.name for site in model.sites) == net.sites
     assert {(site.units, site.axis, site.rank) for site in model.sites} == {(8, 2, 3)}
@@ -454,6 +463,10 @@ def test_every_kind_of_method_wraps_it(method: str) -> None:
     folded = model.predict(features, tokens, samples=6, generator=seeded[0])
     single = model.predict(features, tokens, samples=6, generator=seeded[1], chunk=1)
     assert torch.allclose(folded.samples, single.samples, atol=1e-5)
+    gfo.save(model, tmp_path / "model.safetensors")
+    loaded = gfo.load(tmp_path / "model.safetensors", little())
+    again = loaded.predict(features, tokens, samples=6, generator=seeded[0].manual_seed(3))
+    assert torch.allclose(again.samples, folded.samples, atol=1e-6)
 
 
 def test_masks_of_ones_change_nothing_and_zeros_cut_the_image_off_from_the_words() -> None:
