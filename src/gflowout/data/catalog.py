@@ -19,11 +19,13 @@ class File:
         name: Its path inside the folder. Without its ``.gz`` it is as good.
         checksum: ``"md5:..."`` or ``"sha256:..."`` of the published file, if one is published.
         split: The part of the data it holds; empty for files that every part needs.
+        optional: Whether the data set counts as whole without it.
     """
 
     name: str
     checksum: str | None = None
     split: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,8 @@ _KMNIST = _idx(
     "7320c461ea6c1c855c0b718fb2a4b134",
 )
 _NOTMNIST = (
-    File("train-images-idx3-ubyte.gz", split="train"),
-    File("train-labels-idx1-ubyte.gz", split="train"),
+    File("train-images-idx3-ubyte.gz", split="train", optional=True),
+    File("train-labels-idx1-ubyte.gz", split="train", optional=True),
     File("t10k-images-idx3-ubyte.gz", "md5:2c87c839a4ef9b238846600eec8c35b7", "test"),
     File("t10k-labels-idx1-ubyte.gz", "md5:7ea9118cbafd0f6e3ee2ad771d782a01", "test"),
 )
@@ -188,7 +190,7 @@ _CIFAR100 = (
 _SVHN = (
     File("train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373", "train"),
     File("test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3", "test"),
-    File("extra_32x32.mat", "md5:a93ce644f1a588dc4d68dda5feec44a7", "extra"),
+    File("extra_32x32.mat", "md5:a93ce644f1a588dc4d68dda5feec44a7", "extra", optional=True),
 )
 _FROST = (
     File("frost1.png", "md5:6ead634ace1f366d77e87078b465863c"),
@@ -375,9 +377,10 @@ _ALL = (
         kind="vqa",
         folders=("vqa_rad", "VQA_RAD", "VQA-RAD", "data_RAD"),
         files=(
-            File("trainset.json", split="train"),
-            File("testset.json", split="test"),
-            File("VQA_RAD Dataset Public.json", split="all"),
+            # Either the first two or the last; reading them shows whether they are enough.
+            File("trainset.json", split="train", optional=True),
+            File("testset.json", split="test", optional=True),
+            File("VQA_RAD Dataset Public.json", split="all", optional=True),
         ),
         licence="CC0 1.0",
         home="https://osf.io/89kps/",

@@ -113,7 +113,7 @@ def _to_fetch(wanted: Entry, folder: Path) -> list[Download]:
                 raise DataError(
                     f"{error}: `gflowout data get {wanted.name} --force` does both"
                 ) from error
-    whole = all(path is not None for path in there.values())
+    whole = all(there[file.name] is not None for file in wanted.files if not file.optional)
     return [
         download
         for download in wanted.downloads
