@@ -91,7 +91,8 @@ def read_regions(path: Path, features: int = FEATURES) -> Tensor:
             "pictures into this folder"
         )
     try:
-        with numpy.load(path, allow_pickle=False) as archive:
+        # Opened here, since numpy leaves a file open that turns out to be damaged.
+        with path.open("rb") as stream, numpy.load(stream, allow_pickle=False) as archive:
             found = archive["x"]
     except KeyError as error:
         raise DataError(
