@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import gflowout
-from gflowout.cli import INTERRUPTED
-from gflowout.extras import MissingExtraError
+from gflowout.console import explained, writable
+from gflowout.data_commands import data
 
 app = typer.Typer(
     name="gflowout",
@@ -64,8 +62,8 @@ def demo(
     calibration and uncertainty on test digits, rotated digits and patches of photographs. Takes
     about two minutes on two cores. Nothing is downloaded.
     """
-    _writable(out)
-    with _explained():
+    writable(out)
+    with explained():
         from gflowout.demo.run import Settings, run
 
         settings = Settings(
@@ -95,8 +93,8 @@ def bench(
     """Measure what every method costs, relative to the bare backbone."""
     for path, option in ((out, "--out"), (plot, "--plot")):
         if path is not None:
-            _writable(path, option)
-    with _explained():
+            writable(path, option)
+    with explained():
         from gflowout import bench as benchmark
 
         benchmark.run(
@@ -106,6 +104,7 @@ def bench(
 
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
 app.add_typer(study, name="study")
+app.add_typer(data, name="data")
 
 
 @study.callback()
@@ -132,33 +131,9 @@ def estimators(
     Trajectory balance, ARM, REINFORCE and the relaxed estimator: bias with a confidence interval,
     variance and cost per step. Prints a table; writes a record, a table and a plot.
     """
-    _writable(out / "estimators.json" if out.is_dir() else out)
-    with _explained():
+    writable(out / "estimators.json" if out.is_dir() else out)
+    with explained():
         from gflowout.experiments import estimators_report as report
 
         steps = draws or (report.QUICK_STEPS if quick else report.STEPS)
         report.run(out, steps, seed, rounds=20 if quick else 200)
-
-
-def _writable(out: Path, option: str = "--out") -> None:
-    """Refuse a file that could not be written, before any work is done."""
-    folder = out.parent
-    if not folder.is_dir():
-        raise typer.BadParameter(f"the folder {folder} does not exist", param_hint=option)
-    if out.is_dir():
-        raise typer.BadParameter(f"{out} is a folder, not a file", param_hint=option)
-    if not os.access(folder, os.W_OK):
-        raise typer.BadParameter(f"no permission to write into {folder}", param_hint=option)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a missing extra and Ctrl-C into a short message and an exit code."""
-    try:
-        yield
-    except MissingExtraError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
