@@ -36,23 +36,24 @@ def noise_images(*shape: int, seed: int = 0) -> Tensor:
 
 @functools.cache
 def frosts() -> list[Tensor]:
-    return [noise_images(3, 165 + 5 * i, 170 + 10 * i, seed=i) for i in range(6)]
+    return [noise_images(3, 300 + 5 * i, 320 + 10 * i, seed=i) for i in range(6)]
 
 
 def plain_blur(layer: list[list[float]], angle: float, radius: int, sigma: float) -> Tensor:
     """Motion blur of one layer, pixel by pixel."""
     height, width = len(layer), len(layer[0])
     kernel = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]
-    result = torch.zeros(height, width, dtype=torch.float64)
+    total = sum(kernel)
+    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    trace = [(math.ceil(i * sine - 0.5), math.ceil(i * cosine - 0.5)) for i in range(len(kernel))]
+    result = [[0.0] * width for _ in range(height)]
     for y in range(height):
         for x in range(width):
-            for i, weight in enumerate(kernel):
-                down = math.ceil(i * math.sin(math.radians(angle)) - 0.5)
-                right = math.ceil(i * math.cos(math.radians(angle)) - 0.5)
+            for weight, (down, right) in zip(kernel, trace, strict=True):
                 row = min(max(y + down, 0), height - 1)
                 column = min(max(x + right, 0), width - 1)
-                result[y, x] += weight / sum(kernel) * layer[row][column]
-    return result
+                result[y][x] += weight / total * layer[row][column]
+    return torch.tensor(result, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("angle", [-135.0, -100.3, -90.0, -45.0, 30.0])
