@@ -203,7 +203,7 @@ def _questions(
     pictures = [
         _opened(folder / questions.pictures[int(questions.picture[place])]) for place in chosen
     ]
-    words = [f"{questions.texts[place]} - {questions.main[place]}" for place in chosen]
+    words = [f"{questions.texts[place]}\nanswer: {questions.main[place]}" for place in chosen]
     scale = max(1, _QUESTION_SIDE // max(max(each.size) for each in pictures))
     title = f"{name}, {split}: {len(chosen)} of {len(questions):,} questions"
     return show.sheet(pictures, words, columns=columns, scale=scale, title=title, lines=4)

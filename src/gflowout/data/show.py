@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _SIDE = 96  # pixels that small pictures are blown up to, or nearly
 _GAP = 8
 _TEXT, _TITLE = 14, 18  # sizes of letters, in pixels
-_INK, _PALE, _PAPER = (20, 20, 20), (110, 110, 110), (255, 255, 255)
+_INK, _PALE = (20, 20, 20), (90, 90, 90)
+_PAPER = (226, 228, 232)  # grey, so that white pictures and black ones have an edge
 _PURPOSE = "contact sheets"
 
 
@@ -77,7 +78,7 @@ def sheet(
         scale: How many times to enlarge them, each pixel to a square. Default: so that small
             pictures are about 96 pixels wide.
         title: A line above the grid.
-        lines: Most lines of a caption; a longer one ends in three dots.
+        lines: Most lines of a paragraph of a caption; a longer one ends in three dots.
     """
     checks.integer("columns", columns, low=1)
     pictures = [picture(image) for image in images] if isinstance(images, Tensor) else list(images)
@@ -169,7 +170,18 @@ def blocks(
 
 
 def wrap(text: str, width: int, lines: int) -> list[str]:
-    """Break a text into lines that fit a width in pixels; what is left over becomes three dots."""
+    """Break a text into lines that fit a width in pixels.
+
+    Args:
+        text: One or more paragraphs.
+        width: In pixels.
+        lines: Most lines of a paragraph; what is left over becomes three dots.
+    """
+    paragraphs = (_wrap(paragraph, width, lines) for paragraph in text.split("\n"))
+    return [line for paragraph in paragraphs for line in paragraph]
+
+
+def _wrap(text: str, width: int, lines: int) -> list[str]:
     font = _font(_TEXT)
     found: list[str] = []
     for word in text.split():
