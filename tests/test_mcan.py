@@ -339,7 +339,7 @@ def test_learns_what_needs_image_and_question() -> None:
     sizes = {"layers": 1, "width": 64, "heads": 4, "hidden": 64, "embedding_size": 16}
     net = MCAN(6, 4, 8, **sizes, reduction_hidden=32, reduced=64)
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    for _ in range(200):
+    for _ in range(120):
         features, tokens, colour = shapes_and_colours(64, generator)
         optimizer.zero_grad()
         F.cross_entropy(net(features, tokens), colour).backward()
@@ -398,11 +398,43 @@ def test_images_in_front(encoder: nn.Module) -> None:
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
+def bars(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """A bar somewhere in the image: which of three colours has it, or does it lie or stand?"""
+    colour, lies, question = (
+        torch.randint(options, (size,), generator=generator) for options in (3, 2, 2)
+    )
+    images = 0.1 * torch.rand(size, 3, 16, 16, generator=generator)
+    for image, channel, flat in zip(images, colour.tolist(), lies.tolist(), strict=True):
+        row, column = torch.randint(11, (2,), generator=generator).tolist()
+        height, width = (2, 5) if flat else (5, 2)
+        image[channel, row : row + height, column : column + width] = 1
+    return images, 1 + question.unsqueeze(1), torch.where(question == 0, colour, 3 + lies)
+
+
+def test_learns_from_images() -> None:
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    sizes = {"layers": 1, "width": 32, "heads": 4, "hidden": 64, "embedding_size": 8}
+    net = ImageMCAN(
+        ConvGrid(16, widths=(16, 32)), MCAN(3, 5, 16, **sizes, reduction_hidden=32, reduced=32)
+    )
+    optimizer = torch.optim.Adam(net.parameters(), 2e-3)
+    for _ in range(200):
+        images, tokens, answers = bars(32, generator)
+        optimizer.zero_grad()
+        F.cross_entropy(net(images, tokens), answers).backward()
+        optimizer.step()
+    images, tokens, answers = bars(300, generator)
+    assert (net(images, tokens).argmax(-1) == answers).float().mean() > 0.9
+
+
 def test_noise_on_grid_features_of_a_wrapped_network() -> None:
     net = ImageMCAN(ConvGrid(FEATURES), little())
     images, tokens = torch.randn(BATCH, 3, 16, 16), inputs()[1]
     likelihood = gfo.MultiLabel(ANSWERS)
     model = gfo.wrap(net, "mc", net.sites, likelihood=likelihood, example=(images, tokens))
+    model(images, tokens, y=torch.ones(BATCH, ANSWERS)).total.backward()
+    assert all(parameter.grad is not None for parameter in net.encoder.parameters())
     features = net.encoder(images).detach()
     clean, same, noisy = (
         model.predict(x, tokens, samples=5, generator=torch.Generator().manual_seed(0)).samples
