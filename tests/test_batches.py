@@ -98,6 +98,13 @@ def test_a_resumed_run_repeats_exactly(done: int) -> None:
     assert equal(whole, before + after)
 
 
+def test_an_iterator_that_is_not_used_does_not_count() -> None:
+    batches, other = training(), training()
+    iter(batches)
+    assert batches.state_dict() == {"epoch": 0, "batch": 0}
+    assert rows(batches) == rows(other)
+
+
 def test_state_at_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     batches = training()
     assert batches.state_dict() == {"epoch": 0, "batch": 0}

@@ -94,10 +94,17 @@ class Batches:
         return -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        """Start the next epoch."""
+        """Run the next epoch; it counts from its first batch on.
+
+        Lightning makes an iterator to see whether it can, and throws it away.
+        """
         epoch, start = self._epoch, self._batch
-        self._epoch, self._batch, self._last = epoch + 1, 0, (epoch, start)
-        return self._run(epoch, start)
+        self._epoch, self._batch = epoch + 1, 0
+        order = self.order(epoch)
+        for batch in range(start, len(self)):
+            last = batch + 1 == len(self)
+            self._last = (epoch + 1, 0) if last else (epoch, batch + 1)
+            yield self._take(order, epoch, batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning."""
@@ -135,13 +142,6 @@ class Batches:
         if self.weights is None:
             return torch.randperm(self.rows, generator=generator)
         return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
-
-    def _run(self, epoch: int, start: int) -> Iterator[tuple[Tensor, ...]]:
-        order = self.order(epoch)
-        for batch in range(start, len(self)):
-            last = batch + 1 == len(self)
-            self._last = (epoch + 1, 0) if last else (epoch, batch + 1)
-            yield self._take(order, epoch, batch)
 
     def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
