@@ -32,6 +32,12 @@ def test_rad_in_both_layouts(tmp_path: Path, public: bool) -> None:
     assert found.ids.tolist() == [5, 6]
 
 
+def test_rad_numbers_written_as_text(tmp_path: Path) -> None:
+    folder = write_rad(tmp_path)
+    change(folder / "testset.json", lambda content: content[1].update(qid="77"))
+    assert rad.read("test", folder).ids.tolist() == [5, 77]
+
+
 def test_rad_types(tmp_path: Path) -> None:
     found = rad.read("train", write_rad(tmp_path))
     kinds = [TYPES[kind] for kind in found.types.tolist()]
@@ -128,7 +134,7 @@ def test_many_pictures_without_a_terminal_print_nothing(tmp_path: Path, capsys) 
         (lambda c: c[0].pop("image_name"), "entry 0 must have 'image_name'"),
         (lambda c: c[0].pop("answer_type"), "entry 0 must have 'answer_type'"),
         (lambda c: c[0].update(question=None), "got None"),
-        (lambda c: c[0].update(qid="x"), "'qid' of type int"),
+        (lambda c: c[0].update(qid="x"), "the 'qid' 'x', no number"),
         (lambda c: c.clear(), "not empty"),
     ],
 )

@@ -108,6 +108,7 @@ def write_rad(folder: Path, public: bool = False) -> Path:
             "question": question,
             "phrase_type": phrase if public else phrase.removeprefix("test_"),
         }
+        | ({"qid_linked_id": f"{number:08x}", "evaluation": "not evaluated"} if public else {})
         for number, (image, question, answer, kind, phrase) in enumerate(RAD)
     ]
     test = [record[4].startswith("test") for record in RAD]

@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gflowout import checks
-from gflowout.data.errors import MissingDataError
+from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.store import locate
 from gflowout.data.vqa.accuracy import TYPES
 from gflowout.data.vqa.answers import normalise
-from gflowout.data.vqa.files import entries, read_json, value
+from gflowout.data.vqa.files import AGAIN, entries, read_json, value
 from gflowout.data.vqa.pictures import decode
 from gflowout.data.vqa.sets import Questions
 from gflowout.data.vqa.sources import Source
@@ -52,7 +53,7 @@ def read(split: str, folder: Path) -> Questions:
         if public and phrase.startswith("test") != (split == "test"):
             continue
         texts.append(value(path, position, record, "question", str).strip())
-        ids.append(int(value(path, position, record, "qid", int)))
+        ids.append(_number(path, position, record))
         given.append((str(value(path, position, record, "answer", (str, int, float))).strip(),))
         names.append(value(path, position, record, "image_name", str))
         closed = value(path, position, record, "answer_type", str).strip().upper() == "CLOSED"
@@ -73,6 +74,14 @@ def read(split: str, folder: Path) -> Questions:
         types=torch.tensor(types, dtype=torch.int64),
         notes={"closed questions answered by neither yes nor no": closed_other},
     )
+
+
+def _number(path: Path, position: int, record: Any) -> int:
+    """Number of a question; some copies write it as text."""
+    found = value(path, position, record, "qid", (int, str))
+    if isinstance(found, str) and not found.strip().isdecimal():
+        raise DataError(f"{path}: entry {position} has the 'qid' {found!r}, no number; {AGAIN}")
+    return int(found)
 
 
 def question_type(answer: str, *, closed: bool) -> int:
