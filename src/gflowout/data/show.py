@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -229,6 +230,7 @@ def _paper(size: tuple[int, int], title: str) -> tuple[Image, Any]:
     return paper, pen
 
 
+@cache
 def _font(size: int) -> Any:
     return require("PIL.ImageFont", extra="data", purpose=_PURPOSE).load_default(size)
 
