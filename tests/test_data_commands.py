@@ -128,13 +128,16 @@ class TestGet:
         assert "signed agreement" in result.stderr
         assert result.stdout == ""
 
-    def test_failure_is_one_line(self, monkeypatch):
-        def get(*_, **__):
-            raise DataError("http://x: the server answered 404")
+    def test_failure_is_one_line_and_the_others_are_fetched(self, monkeypatch):
+        def get(name, *_, **__):
+            if name == "mnist":
+                raise DataError("http://x: the server answered 404")
+            return name
 
         monkeypatch.setattr(download, "get", get)
-        result = run("get", "mnist")
+        result = run("get", "mnist", "frost")
         assert (result.exit_code, result.stderr) == (1, "http://x: the server answered 404\n")
+        assert result.stdout == "frost: frost\n"
 
     def test_ctrl_c_says_what_is_kept(self, monkeypatch):
         def get(*_, **__):

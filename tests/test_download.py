@@ -314,6 +314,7 @@ class TestDamage:
         with pytest.raises(DataError) as caught:
             get(root)
         assert left(root) == set()
+        assert not (root / ".partial" / "toy").exists()
         assert not (root / "toy").exists()
         message = str(caught.value)
         for part in (server.url, md5(CONTENT), md5(wrong)[4:], "deleted", "http://home"):

@@ -82,9 +82,7 @@ def list_(data_dir: _DataDir = None) -> None:
     f"--data-dir ~/data`\n\n{_EXITS}"
 )
 def get(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME", callback=_known, help="Data sets.")
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", callback=_known, help="Data sets.")],
     data_dir: _DataDir = None,
     force: Annotated[
         bool, typer.Option("--force", help="Fetch again; replace files that differ.")
@@ -99,9 +97,16 @@ def get(
     with explained(DataError):
         from gflowout.data import download
 
+        failed = False
         for name in names:
-            folder = download.get(name, data_dir, progress=not quiet, force=force)
-            typer.echo(f"{name}: {folder}")
+            try:
+                folder = download.get(name, data_dir, progress=not quiet, force=force)
+                typer.echo(f"{name}: {folder}")
+            except DataError as error:  # the others may be on other servers
+                typer.echo(str(error), err=True)
+                failed = True
+        if failed:
+            raise typer.Exit(1)
 
 
 @data.command(

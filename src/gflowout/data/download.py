@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from gflowout.data import store
 from gflowout.data.archives import unpack
 from gflowout.data.catalog import Download, Entry, entry
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.resume import TIMEOUT, Progress, Resuming
+from gflowout.data.resume import Progress, Resuming
+from gflowout.data.sums import published_hash
 from gflowout.extras import require
 
 PARTIAL = ".partial"
 _PURPOSE = "downloading data"
-_SUM = re.compile(r"\\?([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 
 
 def get(
@@ -150,8 +150,6 @@ def _fetch_all(
             raise
         _place(unpacked, folder)
         _delete(path for _, path in come)
-        if not any(staging.iterdir()):
-            staging.rmdir()
     except DataError:
         raise
     except KeyboardInterrupt as error:
@@ -162,6 +160,8 @@ def _fetch_all(
         raise DataError(f"{folder}: cannot write ({error})") from error
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
+        with suppress(OSError):  # not empty: there is something to resume
+            staging.rmdir()
 
 
 def _fetch(
@@ -179,11 +179,11 @@ def _fetch(
     if force:
         complete.unlink(missing_ok=True)
     by_hand = (
-        f". Without a network, fetch it elsewhere and put "
-        f"{'the files that are in it' if download.unpack else 'it'} into {folder}"
+        f". Without a network, fetch {download.filename} elsewhere and put "
+        f"{'the files in it' if download.unpack else 'it'} into {folder}"
     )
     try:
-        known = _known_hash(download)
+        known = published_hash(download)
         with _quiet(pooch.get_logger()):
             pooch.retrieve(download.url, known, complete.name, staging, downloader=downloader)
     except DataError as error:
@@ -204,35 +204,6 @@ def _staged(staging: Path, download: Download) -> tuple[Path, Path]:
     key = hashlib.sha256(f"{download.url} {download.checksum}".encode()).hexdigest()[:12]
     complete = staging / f"{key}-{download.filename}"
     return complete, complete.with_name(complete.name + ".part")
-
-
-def _known_hash(download: Download) -> str:
-    if not download.checksum.startswith("sums:"):
-        return download.checksum
-    requests = require("requests", extra="data", purpose=_PURPOSE)
-    url = download.checksum.removeprefix("sums:")
-    try:
-        answer = requests.get(url, timeout=TIMEOUT)
-    except requests.RequestException as error:
-        raise DataError(f"{url}: no connection, so no checksums") from error
-    if not answer.ok:
-        raise DataError(f"{url}: the server answered {answer.status_code} {answer.reason}")
-    listed = parse_sums(answer.text)
-    path = download.url.removeprefix(url.rpartition("/")[0] + "/")
-    if path not in listed:
-        raise DataError(f"{url}: does not list {path}")
-    return f"sha256:{listed[path]}"
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    """Read a list in the form of ``sha256sum``: SHA-256 by path.
-
-    Examples:
-        >>> parse_sums("0" * 64 + "  ./tables/stays.csv.gz")["tables/stays.csv.gz"][:4]
-        '0000'
-    """
-    found = (_SUM.fullmatch(line.strip()) for line in text.splitlines())
-    return {match[2].removeprefix("./"): match[1].lower() for match in found if match}
 
 
 def _space(wanted: Entry, downloads: list[Download], staging: Path) -> None:

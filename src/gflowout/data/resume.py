@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -163,4 +164,4 @@ def _reason(error: BaseException) -> str:
         seen = inner
     if seen.args and isinstance(seen.args[0], BaseException):
         return _reason(seen.args[0])
-    return str(seen).rpartition(">: ")[2] or type(seen).__name__
+    return re.sub(r"^(<.*?>|\w+\(.*?\)): ", "", str(seen)) or type(seen).__name__
