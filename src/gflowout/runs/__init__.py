@@ -1,0 +1,31 @@
+"""Many runs: studies, engines that do their runs, and one record for each.
+
+Knows nothing of training, data or models: a run is a named piece of work. See ``docs/runs.md``.
+"""
+
+from __future__ import annotations
+
+from gflowout.runs.engines import Engine, Inline, Pool, Ray, engine
+from gflowout.runs.locks import BusyError
+from gflowout.runs.records import RecordWarning, frame, read
+from gflowout.runs.spec import Run, grid
+from gflowout.runs.study import Summary, run_study
+from gflowout.runs.work import Context, Result
+
+__all__ = [
+    "BusyError",
+    "Context",
+    "Engine",
+    "Inline",
+    "Pool",
+    "Ray",
+    "RecordWarning",
+    "Result",
+    "Run",
+    "Summary",
+    "engine",
+    "frame",
+    "grid",
+    "read",
+    "run_study",
+]

@@ -1,0 +1,279 @@
+"""A run in a process of its own, seen from outside: start it, hear from it, end it.
+
+The process may crash, be killed, run too long or use too much memory: in each case there is a
+record that says so. Used by the engines on the machine that does the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gflowout import checks
+from gflowout.runs import records, worker
+from gflowout.runs.work import Report, Task, surroundings
+
+LOG = "output.log"
+"""File in a run's folder with what its last attempt printed."""
+
+_GRACE = 10.0  # seconds from a worker's record to its end
+_TAIL = 8000  # bytes of its output that a record of failure keeps
+_BLOCK = 1 << 20
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one attempt at a run may take.
+
+    Args:
+        seconds: Time, or ``None`` for no limit.
+        memory_gb: Resident memory of the run's processes together, in GiB, or ``None``.
+    """
+
+    seconds: float | None = None
+    memory_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "memory_gb"):
+            if getattr(self, name) is not None:
+                checks.number(name, getattr(self, name), low=0, open_low=True)
+        if self.memory_gb is not None and not Path("/proc/self/statm").exists():
+            raise ValueError("memory_gb must be None on this system: it needs /proc, as on Linux")
+
+
+class _Process(Protocol):
+    """The part of ``subprocess.Popen`` that is used here."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+
+class Child:
+    """One attempt at a run, in a process of its own.
+
+    Args:
+        task: What to do.
+        limits: What it may take.
+        start: ``"spawn"`` for a fresh interpreter, ``"fork"`` for a copy of this process: starts
+            in milliseconds, but must not be used where this process has threads or uses a GPU.
+    """
+
+    def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
+        self.task, self.limits = task, limits
+        self.channel, far = socket.socketpair()
+        task.folder.mkdir(parents=True, exist_ok=True)
+        self._started, self._clock = records.now(), time.monotonic()
+        self._heard, self._recorded, self._weighed = b"", 0.0, 0.0
+        self._record: dict[str, Any] | None = None
+        with far, (task.folder / LOG).open("wb") as log:
+            launch = _fork if start == "fork" else _spawn
+            self._process: _Process = launch(far, log.fileno(), task.threads)
+        order = {"task": task.to_dict(), "path": [os.path.abspath(folder) for folder in sys.path]}
+        with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
+            self.channel.sendall(json.dumps(order).encode() + b"\n")
+        self.channel.setblocking(False)
+
+    def poll(self, progress: Report) -> dict[str, Any] | None:
+        """Hear what is new, without waiting.
+
+        Args:
+            progress: Is told how far the run is.
+
+        Returns:
+            The record, once the process has ended for whatever reason.
+        """
+        code = self._process.poll()
+        self._listen(progress)
+        now = time.monotonic()
+        if self._record is not None:
+            # After its record a worker has nothing left to do but to end.
+            if code is None and now - self._recorded < _GRACE:
+                return None
+            return self._close(self._record)
+        if code is not None:
+            return self._close(self._failure("died", _reason(code)))
+        seconds, memory = self.limits.seconds, self.limits.memory_gb
+        if seconds is not None and now - self._clock > seconds:
+            return self._close(self._failure("time limit", f"killed after {seconds:g} seconds"))
+        if memory is not None and now - self._weighed > 0.5:
+            self._weighed = now
+            used = _memory(self._process.pid)
+            if used > memory:
+                why = f"killed: used {used:.2f} GiB of memory, the limit is {memory:g}"
+                return self._close(self._failure("memory limit", why))
+        return None
+
+    def kill(self) -> None:
+        """End the process and all it has started; no record."""
+        self._close(None)
+
+    def _listen(self, progress: Report) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while block := self.channel.recv(_BLOCK):
+                self._heard += block
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "record" in message:
+                self._record, self._recorded = message["record"], time.monotonic()
+            else:
+                progress(*message["progress"])
+
+    def _close(self, record: dict[str, Any] | None) -> dict[str, Any] | None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            # A forked process has no group of its own for its first moment.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+            while self._process.poll() is None:
+                time.sleep(0.005)
+        self.channel.close()
+        if record is not None and record["error"] is not None:
+            record["error"]["output"] = self._output()
+        return record
+
+    def _failure(self, kind: str, why: str) -> dict[str, Any]:
+        return records.build(
+            self.task.run,
+            work=self.task.work,
+            attempt=self.task.attempt,
+            started=self._started,
+            seconds=time.monotonic() - self._clock,
+            environment=surroundings(self.task.work, self.task.threads),
+            error={"kind": kind, "message": why, "traceback": None, "output": None},
+        )
+
+    def _output(self) -> str | None:
+        try:
+            with (self.task.folder / LOG).open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _TAIL))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return None
+
+
+def supervise(
+    task: Task, limits: Limits, progress: Report, *, pause: float = 0.1
+) -> dict[str, Any]:
+    """Do one run in a process of its own and wait for its record.
+
+    Args:
+        task: What to do.
+        limits: What it may take.
+        progress: Is told how far it is.
+        pause: Seconds between two looks at it.
+    """
+    child = Child(task, limits)
+    try:
+        while (record := child.poll(progress)) is None:
+            time.sleep(pause)
+        return record
+    except BaseException:
+        child.kill()
+        raise
+
+
+def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
+    return subprocess.Popen(
+        [sys.executable, "-m", worker.__name__, str(far.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[far.fileno()],
+        start_new_session=True,
+        env={**os.environ, **dict.fromkeys(_THREADS, str(threads))},
+    )
+
+
+@dataclass
+class _Forked:
+    pid: int
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+
+def _fork(far: socket.socket, log: int, threads: int) -> _Process:
+    pid = os.fork()
+    if pid:
+        return _Forked(pid)
+    code = 1
+    try:
+        _become(far, log)
+        os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+        worker.main(socket.socket(fileno=_CHANNEL))
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+_CHANNEL = 3
+
+
+def _become(far: socket.socket, log: int) -> None:
+    """Leave behind what belongs to the process this one is a copy of.
+
+    Its sockets and locks above all: they must end with it, and a copy would keep them alive.
+    """
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing, channel, output = os.open(os.devnull, os.O_RDONLY), far.detach(), os.dup(log)
+    kept = [(nothing, 0), (output, 1), (output, 2), (channel, _CHANNEL)]
+    # Numbers above all in use, so that no copy overwrites one that is still to be copied.
+    above = max(nothing, channel, output, _CHANNEL) + 1
+    for offset, (source, _) in enumerate(kept):
+        os.dup2(source, above + offset)
+    for offset, (_, number) in enumerate(kept):
+        os.dup2(above + offset, number)
+    for number in [int(name) for name in os.listdir("/dev/fd")]:
+        if number > _CHANNEL:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    # Python's own streams may be something else, as they are under a test runner.
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+
+
+def _reason(code: int) -> str:
+    if code >= 0:
+        return f"the process ended with exit code {code}, without a result"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the process was killed by {name}"
+
+
+def _memory(group: int) -> float:
+    """Resident memory of a group of processes in GiB."""
+    pages = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                # After the name, which may hold anything, in brackets: state, parent, group, ...
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group:
+                    pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -1,0 +1,40 @@
+"""Locks that end with their process, however it ends. Knows nothing of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class BusyError(RuntimeError):
+    """Another process holds the lock."""
+
+
+@contextlib.contextmanager
+def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[None]:
+    """Hold the lock of a file, which is made if missing and never removed.
+
+    Args:
+        path: The file.
+        wait: Wait for another process that holds it, rather than raise.
+        doing: What it means that another process holds it, for the message.
+
+    Raises:
+        BusyError: If another process holds it and ``wait`` is false.
+    """
+    import fcntl  # not on Windows, where the rest of the package must still import
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            owner = os.pread(handle, 100, 0).decode(errors="replace").strip()
+            raise BusyError(f"{path.parent}: {doing} ({owner or 'unknown'})") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

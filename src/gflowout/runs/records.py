@@ -1,0 +1,289 @@
+"""Records of runs: one file each, written once, whole or not at all. Knows nothing of engines.
+
+``<id>.json`` is the record of a run that is done, ``<id>.failed-<attempt>.json`` of an attempt
+that failed. A record has a checksum over all the rest of it, so that damage is seen. Several
+processes may write into one folder: of two records with one name the first stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gflowout import checks
+from gflowout.extras import require
+from gflowout.runs.spec import Run
+from gflowout.runs.values import canonical, pack, plain, unpack
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+"""Number of the format; a change that old readers would misread raises it."""
+
+DONE, FAILED = "done", "failed"
+_NAME = re.compile(r"(?P<id>.+?)(?:\.failed-(?P<attempt>[1-9][0-9]*))?\.json")
+_HALF = ".half-"  # start of the names of files still being written
+_OLD = 60.0  # seconds after which such a file has no writer any more
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class RecordWarning(UserWarning):
+    """Files among the records that are not, or no longer, records."""
+
+
+def build(
+    run: Run,
+    *,
+    work: str,
+    attempt: int,
+    started: datetime,
+    seconds: float,
+    environment: Mapping[str, Any],
+    result: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of a record, without its checksum.
+
+    Args:
+        run: What was to be done.
+        work: Name of the function that did it.
+        attempt: Number of the attempt, from 1.
+        started: When, in UTC.
+        seconds: How long it took.
+        environment: ``versions``, ``commit``, ``machine`` and ``threads``.
+        result: What the function returned, if it did.
+        error: What went wrong: ``kind``, ``message``, ``traceback``, ``output``; else ``None``.
+    """
+    result = {} if result is None else result
+    return {
+        "format": FORMAT,
+        "id": run.id,
+        **run.to_dict(),
+        "status": DONE if error is None else FAILED,
+        "attempt": attempt,
+        "work": work,
+        "metrics": result.get("metrics", {}),
+        "epochs": result.get("epochs", []),
+        "checksums": result.get("data", {}),
+        "error": None if error is None else dict(error),
+        "versions": environment["versions"],
+        "commit": environment["commit"],
+        "machine": environment["machine"],
+        "threads": environment["threads"],
+        "started": started.isoformat(timespec="milliseconds"),
+        "ended": (started + timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
+        "seconds": round(seconds, 3),
+    }
+
+
+def now() -> datetime:
+    """This moment, in UTC."""
+    return datetime.now(UTC)
+
+
+def filename(record: Mapping[str, Any]) -> str:
+    """Name of the file of a record."""
+    failed = record["status"] == FAILED
+    return f"{record['id']}.failed-{record['attempt']}.json" if failed else f"{record['id']}.json"
+
+
+def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
+    """Add a record to a folder; it is there whole and for good when this returns.
+
+    Args:
+        folder: Where records are; made if missing.
+        record: From :func:`build`.
+
+    Returns:
+        Whether it was written: ``False`` if there is one of that name already, which stays.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / filename(record)
+    handle, name = tempfile.mkstemp(prefix=_HALF, dir=folder)
+    half = Path(name)
+    try:
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.write(to_text(record))
+            stream.flush()
+            os.fsync(stream.fileno())
+        half.chmod(0o666 & ~_umask())
+        written = _publish(half, path)
+    finally:
+        half.unlink(missing_ok=True)
+    _sync(folder)
+    return written
+
+
+def to_text(record: Mapping[str, Any]) -> str:
+    """The text of a record: JSON, one line per key, the checksum last."""
+    body, found = pack(plain("record", record))
+    body["nonfinite"] = found
+    body["sha256"] = _checksum(body)
+    lines = (f"{json.dumps(key)}: {json.dumps(part)}" for key, part in body.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """The record of a text.
+
+    Raises:
+        ValueError: If the text is not a whole, undamaged record of a format known here.
+    """
+    body = json.loads(text)
+    if not isinstance(body, dict) or "sha256" not in body or "format" not in body:
+        raise ValueError("not a record")
+    if body.pop("sha256") != _checksum(body):
+        raise ValueError("checksum is wrong")
+    if body["format"] != FORMAT:
+        raise ValueError(f"format {body['format']} is not known here, only {FORMAT}")
+    found = body.pop("nonfinite")
+    record: dict[str, Any] = unpack(body, found)
+    return record
+
+
+def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
+    """All records of a folder, in the order of their file names.
+
+    JSON files that are half-written, damaged or something else are left out, with one warning
+    that names them. Files of other kinds and subfolders are not looked at.
+
+    Args:
+        folder: Where records are.
+        status: ``"done"`` or ``"failed"`` for these only.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+    """
+    if status is not None:
+        checks.choice("status", status, (DONE, FAILED))
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; records are made by run_study")
+    records, skipped = [], []
+    for path in _files(folder):
+        if status is not None and (".failed-" in path.name) != (status == FAILED):
+            continue
+        record, fault = _load(path)
+        if record is not None:
+            records.append(record)
+        else:
+            skipped.append(f"{path.name} ({fault})")
+    if skipped:
+        warnings.warn(
+            f"{folder}: left out {len(skipped)} files that are not whole records: "
+            + ", ".join(skipped),
+            RecordWarning,
+            stacklevel=2,
+        )
+    return records
+
+
+def frame(folder: str | Path, status: str | None = None) -> pd.DataFrame:
+    """All records of a folder as a table, a row each.
+
+    What is nested has columns such as ``metrics.accuracy`` and ``options.rate``; ``epochs`` is a
+    column of lists.
+
+    Args:
+        folder: Where records are.
+        status: ``"done"`` or ``"failed"`` for these only.
+    """
+    pandas = require("pandas", extra="studies", purpose="a table of records")
+    table: pd.DataFrame = pandas.json_normalize(read(folder, status))
+    return table
+
+
+def finished(folder: str | Path) -> set[str]:
+    """Ids of the runs that have a good record of success."""
+    return {record["id"] for record in read(folder, DONE)} if Path(folder).is_dir() else set()
+
+
+def failures(folder: str | Path) -> dict[str, int]:
+    """For each run with records of failure the number of its last attempt."""
+    attempts: dict[str, int] = {}
+    for path in _files(folder) if Path(folder).is_dir() else ():
+        found = _NAME.fullmatch(path.name)
+        if found and found["attempt"]:
+            attempts[found["id"]] = max(attempts.get(found["id"], 0), int(found["attempt"]))
+    return attempts
+
+
+def clean(folder: str | Path) -> None:
+    """Remove what writers that were killed left half-written."""
+    for half in Path(folder).glob(f"{_HALF}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - half.stat().st_mtime > _OLD:
+                half.unlink()
+
+
+def _files(folder: str | Path) -> Iterator[Path]:
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix == ".json" and not path.name.startswith(".") and path.is_file():
+            yield path
+
+
+def _load(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """A record, or what is wrong with its file."""
+    try:
+        record = from_text(path.read_text(encoding="utf-8"))
+        if filename(record) != path.name:
+            return None, f"is the record {filename(record)} under another name"
+    except json.JSONDecodeError:
+        return None, "half-written, or not JSON"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None, str(error)
+    return record, ""
+
+
+def _publish(half: Path, path: Path) -> bool:
+    """Give a whole file its name, unless that is taken by a good record."""
+    try:
+        os.link(half, path)
+        return True
+    except FileExistsError:
+        if _load(path)[0] is not None:
+            return False
+        aside = path.with_name(f"{path.name}.damaged")
+        warnings.warn(f"{path}: damaged; set aside as {aside.name}", RecordWarning, stacklevel=3)
+        with contextlib.suppress(OSError):
+            os.link(path, aside)
+    except OSError as error:
+        # Some file systems have no links. The lock of the study keeps others away there.
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            return False
+    half.replace(path)
+    return True
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(body).encode()).hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Make a new name in a folder survive a loss of power."""
+    with contextlib.suppress(OSError):  # not every file system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

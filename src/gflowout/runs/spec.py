@@ -1,0 +1,163 @@
+"""What a run is: a study, a method, data, a seed and options. Knows nothing of how it is done."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from gflowout import checks
+from gflowout.runs.values import canonical, pack, plain
+
+_FIELDS = ("study", "method", "data", "seed", "options")
+_LONGEST = 40  # of one part of an id: file names must stay below 255 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One piece of work in a study.
+
+    Runs are equal when all that is below is equal; then they have the same :attr:`id`.
+
+    Args:
+        study: Name of the study.
+        method: Name of the method.
+        data: Name of the data set.
+        seed: Seed of everything random.
+        options: Whatever else tells this run from others, as JSON values. Copied and frozen:
+            lists become tuples.
+
+    Examples:
+        >>> run = Run("robustness", "gflowout", "mnist", 0, {"epochs": 3})
+        >>> run.id
+        'robustness-mnist-gflowout-s0-094d60ce9a'
+        >>> run.options["epochs"]
+        3
+        >>> Run.from_dict(run.to_dict()) == run
+        True
+    """
+
+    study: str
+    method: str
+    data: str
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("study", "method", "data"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a string, got {value!r}")
+            if not re.search("[a-zA-Z0-9]", value):
+                raise ValueError(f"{name} must have a letter or a digit, got {value!r}")
+        object.__setattr__(self, "seed", checks.integer("seed", self.seed, low=0))
+        if not isinstance(self.options, Mapping):
+            raise TypeError(f"options must be a dict, got {self.options!r}")
+        options = plain("options", self.options)
+        _, missing = pack(options)
+        if missing:
+            raise ValueError(
+                f"options must be finite, got {missing[0]['was']} at {missing[0]['at']}"
+            )
+        object.__setattr__(self, "options", _frozen(options))
+        object.__setattr__(self, "_text", canonical(self.to_dict()))
+
+    @property
+    def id(self) -> str:
+        """A readable name that no other run has; good as a file name anywhere."""
+        digest = hashlib.sha256(self._canonical.encode()).hexdigest()[:10]
+        names = [_slug(name) for name in (self.study, self.data, self.method)]
+        return "-".join([*names, f"s{self.seed}", digest])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain JSON values."""
+        return {name: _thawed(getattr(self, name)) for name in _FIELDS}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Run:
+        """The run of :meth:`to_dict`, or of a record; other keys are left alone."""
+        return cls(**{name: values[name] for name in _FIELDS})
+
+    @property
+    def _canonical(self) -> str:
+        text: str = self.__dict__["_text"]
+        return text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self._canonical == other._canonical
+
+    def __hash__(self) -> int:
+        return hash(self._canonical)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run.from_dict, (self.to_dict(),)
+
+
+def grid(
+    study: str,
+    *,
+    methods: Iterable[str],
+    data: Iterable[str],
+    seeds: Iterable[int],
+    options: Mapping[str, Iterable[Any]] | None = None,
+) -> list[Run]:
+    """All combinations; seeds change slowest, so that early runs already cover every method.
+
+    Args:
+        study: Name of the study.
+        methods: Names of methods.
+        data: Names of data sets.
+        seeds: Seeds.
+        options: For each option the list of its values.
+
+    Examples:
+        >>> runs = grid("s", methods=["mc", "none"], data=["mnist"], seeds=range(2),
+        ...             options={"rate": [0.1, 0.5]})
+        >>> len(runs), runs[0].to_dict()["options"], [run.method for run in runs[:3]]
+        (8, {'rate': 0.1}, ['mc', 'mc', 'none'])
+        >>> grid("s", methods="mc", data=["mnist"], seeds=[0])
+        Traceback (most recent call last):
+            ...
+        TypeError: methods must be a list, got 'mc'
+    """
+    options = {} if options is None else options
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options must be a dict of lists, got {options!r}")
+    lists: dict[str, list[Any]] = {}
+    given = {"methods": methods, "data": data, "seeds": seeds}
+    for name, values in [*given.items(), *((f"options.{key}", options[key]) for key in options)]:
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+            raise TypeError(f"{name} must be a list, got {values!r}")
+        lists[name] = list(values)
+        if not lists[name]:
+            raise ValueError(f"{name} must not be empty")
+    runs = [
+        Run(study, method, source, seed, dict(zip(options, values, strict=True)))
+        for seed in lists["seeds"]
+        for source in lists["data"]
+        for method in lists["methods"]
+        for values in itertools.product(*(lists[f"options.{key}"] for key in options))
+    ]
+    assert len(runs) == math.prod(len(values) for values in lists.values())
+    return runs
+
+
+def _slug(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower())[:_LONGEST].strip("-")
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType({key: _frozen(part) for key, part in value.items()})
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thawed(part) for key, part in value.items()}
+    return [_thawed(part) for part in value] if isinstance(value, tuple) else value

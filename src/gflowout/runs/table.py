@@ -1,0 +1,195 @@
+"""What a study shows while it runs: a live table, or a line per run where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gflowout.extras import MissingExtraError, require
+from gflowout.runs.engines import Ended, Event, Progress, Started
+
+_REFRESH = 0.25  # seconds
+_ROWS = 30  # running runs that are shown
+
+
+@dataclass
+class _Row:
+    attempt: int
+    since: float
+    step: int = 0
+    steps: int = 0
+    message: str = ""
+
+
+@dataclass
+class Tally:
+    """How a study stands. Hears events; draws nothing.
+
+    Args:
+        total: Runs of the study.
+        skipped: Those that were done before.
+    """
+
+    total: int
+    skipped: int
+    done: int = 0
+    retried: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, _Row] = field(default_factory=dict)
+    spent: list[float] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Runs still to be finished, those that run now included."""
+        return self.total - self.skipped - self.done - len(self.failed)
+
+    def hear(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, Started):
+            self.rows[event.task.run.id] = _Row(event.task.attempt, time.monotonic())
+        elif isinstance(event, Progress) and event.task.run.id in self.rows:
+            row = self.rows[event.task.run.id]
+            row.step, row.steps, row.message = event.step, event.steps, event.message
+        elif isinstance(event, Ended):
+            self.rows.pop(event.task.run.id, None)
+            self.spent.append(event.record["seconds"])
+            if not event.failed:
+                self.done += 1
+            elif event.again:
+                self.retried += 1
+            else:
+                self.failed[event.task.run.id] = event.record["error"]["message"]
+
+    def remaining(self) -> float | None:
+        """Seconds until the end, if those left take as long as those finished; or ``None``."""
+        if not self.spent or not self.left:
+            return None
+        mean, now = sum(self.spent) / len(self.spent), time.monotonic()
+        begun = sum(min(mean, now - row.since) for row in self.rows.values())
+        return max(0.0, self.left * mean - begun) / max(1, len(self.rows))
+
+    def line(self) -> str:
+        """One line that says how it stands."""
+        parts = [f"{self.skipped + self.done} of {self.total} done"]
+        if self.skipped:
+            parts.append(f"{self.skipped} of them before")
+        if self.retried:
+            parts.append(f"{self.retried} tried again")
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        if self.left:
+            parts.append(f"{self.left} left")
+        remaining = self.remaining()
+        if remaining is not None:
+            parts.append(f"about {span(remaining)} to go")
+        return ", ".join(parts)
+
+
+class Lines:
+    """A line for each attempt that has ended."""
+
+    def __init__(self, tally: Tally, write: Callable[[str], None] | None = None) -> None:
+        self.tally = tally
+        self._write = write or (lambda text: print(text, file=sys.stderr, flush=True))
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def hear(self, event: Event) -> None:
+        """Take an event into account and show it."""
+        self.tally.hear(event)
+        if isinstance(event, Ended):
+            self._write(f"{verdict(event)} [{self.tally.line()}]")
+
+
+class Live:
+    """A table that changes in place; ended attempts scroll by above it."""
+
+    def __init__(self, tally: Tally, console: Any = None) -> None:
+        self.tally = tally
+        require("rich", extra="studies", purpose="the table of progress")
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = console or Console(stderr=True)
+        # Drawn from the loop of the study, not from a thread: engines may fork.
+        self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
+        self._drawn = 0.0
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def hear(self, event: Event) -> None:
+        """Take an event into account and show it."""
+        self.tally.hear(event)
+        if isinstance(event, Ended) and (event.failed or event.again):
+            self._console.print(verdict(event), style="red", markup=False, highlight=False)
+        if time.monotonic() - self._drawn >= _REFRESH:
+            self._drawn = time.monotonic()
+            self._live.update(self.draw(), refresh=True)
+
+    def draw(self) -> Any:
+        """The table as it is now."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=None, caption=self.tally.line(), expand=True)
+        table.add_column("run", ratio=4, overflow="fold")
+        table.add_column("attempt", justify="right")
+        table.add_column("step", justify="right")
+        table.add_column("time", justify="right")
+        table.add_column("", ratio=3, overflow="ellipsis", no_wrap=True)
+        now = time.monotonic()
+        for name, row in list(self.tally.rows.items())[:_ROWS]:
+            step = f"{row.step}/{row.steps}" if row.steps else str(row.step or "")
+            # Text, so that brackets in a message are not taken for markup.
+            table.add_row(name, str(row.attempt), step, span(now - row.since), Text(row.message))
+        if len(self.tally.rows) > _ROWS:
+            table.add_row(f"and {len(self.tally.rows) - _ROWS} more", "", "", "", "")
+        return table
+
+
+def display(tally: Tally, progress: bool) -> Lines | Live:
+    """What suits the place where standard error goes."""
+    if not progress:
+        return Lines(tally, lambda text: None)
+    if sys.stderr.isatty():
+        try:
+            return Live(tally)
+        except MissingExtraError:
+            pass  # a study need not wait for a nicer picture
+    return Lines(tally)
+
+
+def verdict(event: Ended) -> str:
+    """One line on how an attempt has ended."""
+    name, seconds = event.task.run.id, span(event.record["seconds"])
+    if not event.failed:
+        return f"{name}: done in {seconds}"
+    then = "; will be tried again" if event.again else ""
+    why = event.record["error"]["message"]
+    return f"{name}: attempt {event.task.attempt} failed after {seconds}: {why}{then}"
+
+
+def span(seconds: float) -> str:
+    """A length of time for people.
+
+    Examples:
+        >>> span(3.21), span(75), span(7322)
+        ('3.2 s', '1:15', '2:02:02')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

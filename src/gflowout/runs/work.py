@@ -1,0 +1,226 @@
+"""One run, done here and now: call its function, time it, keep its traceback, make its record.
+
+A run's function has two arguments and is named ``"package.module:function"``::
+
+    def work(run: Run, context: Context) -> Result:
+        return {"metrics": {"accuracy": 0.9}}
+
+Knows nothing of processes, engines or files of records.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import torch
+
+from gflowout import checks
+from gflowout.runs import environment, locks, records
+from gflowout.runs.spec import Run
+from gflowout.runs.values import plain
+
+Report = Callable[[int, int, str], None]
+
+
+class Result(TypedDict):
+    """What a run's function returns.
+
+    ``metrics``: final figures by name. ``epochs``: a dict per epoch. ``data``: checksums of the
+    data that were used, by name. NaN and infinities are good.
+    """
+
+    metrics: Mapping[str, Any]
+    epochs: NotRequired[list[Mapping[str, Any]]]
+    data: NotRequired[Mapping[str, str]]
+
+
+class TimeLimitError(BaseException):
+    """Time is up. Not an ``Exception``: a run's function must not catch it by chance."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run's function is given besides the run.
+
+    Args:
+        folder: A folder for this run alone, for checkpoints. A second attempt, or the next start
+            of the study, finds there what the first one left.
+        progress: Tells how far the run is: ``progress(step, steps, message)``. Cheap; call it as
+            often as you like.
+        attempt: Number of this attempt, from 1.
+    """
+
+    folder: Path
+    progress: Report = lambda step, steps, message: None
+    attempt: int = 1
+
+
+Function = Callable[[Run, Context], Result]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a run: what an engine hands to whoever does it."""
+
+    work: str
+    run: Run
+    folder: Path
+    attempt: int = 1
+    threads: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON values."""
+        return {
+            "work": self.work,
+            "run": self.run.to_dict(),
+            "folder": str(self.folder),
+            "attempt": self.attempt,
+            "threads": self.threads,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Task:
+        """The task of :meth:`to_dict`."""
+        run, folder = Run.from_dict(values["run"]), Path(values["folder"])
+        return cls(values["work"], run, folder, values["attempt"], values["threads"])
+
+
+def resolve(work: str) -> Function:
+    """The function of a name.
+
+    Args:
+        work: ``"package.module:function"``.
+
+    Raises:
+        ValueError: If there is none; an error while its module is imported passes through.
+
+    Examples:
+        >>> resolve("gflowout.runs.work:resolv")
+        Traceback (most recent call last):
+            ...
+        ValueError: work must name a function as 'package.module:function', got
+        'gflowout.runs.work:resolv': no such name in gflowout.runs.work; did you mean 'resolve'?
+    """
+    takes = "work must name a function as 'package.module:function', got"
+    if not isinstance(work, str) or work.count(":") != 1:
+        raise ValueError(f"{takes} {work!r}")
+    home, name = work.split(":")
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{home}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"{takes} {work!r}: no module {error.name}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        near = checks.suggest(name, dir(module))
+        raise ValueError(f"{takes} {work!r}: no such name in {home}{near}")
+    if not callable(function):
+        raise ValueError(f"{takes} {work!r}, which is a {type(function).__name__}")
+    found: Function = function
+    return found
+
+
+def surroundings(work: str, threads: int | None) -> dict[str, Any]:
+    """Versions, commit, machine and threads, as a record has them."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
+    except Exception:  # whatever is wrong with it shows when it is called
+        file = None
+    return {
+        "versions": environment.versions(),
+        "commit": environment.commit(None if file is None else Path(file)),
+        "machine": environment.machine(),
+        "threads": threads,
+    }
+
+
+def execute(task: Task, progress: Report) -> dict[str, Any]:
+    """Do one run in this thread.
+
+    Whatever its function raises ends up in the record; only ``KeyboardInterrupt`` passes.
+
+    Args:
+        task: What to do.
+        progress: Is told how far it is.
+
+    Returns:
+        The record, of a success or a failure.
+    """
+    with _threads(task.threads):
+        around = surroundings(task.work, torch.get_num_threads())
+        started, clock = records.now(), time.perf_counter()
+        result: dict[str, Any] | None = None
+        error: dict[str, Any] | None = None
+        try:
+            task.folder.mkdir(parents=True, exist_ok=True)
+            # A worker of a driver that was killed may still live for a moment.
+            with locks.hold(task.folder / ".lock", wait=True):
+                context = Context(task.folder, progress, task.attempt)
+                result = check(resolve(task.work)(task.run, context))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as caught:
+            error = describe(caught)
+        return records.build(
+            task.run,
+            work=task.work,
+            attempt=task.attempt,
+            started=started,
+            seconds=time.perf_counter() - clock,
+            environment=around,
+            result=result,
+            error=error,
+        )
+
+
+def check(result: Any) -> dict[str, Any]:
+    """What a run's function returned, as plain values.
+
+    Raises:
+        TypeError: If it is not a :class:`Result`.
+        ValueError: If it has no metrics, or keys that are not known.
+    """
+    if not isinstance(result, Mapping):
+        raise TypeError(f"a run's function must return a dict, got {result!r}")
+    for key in result:
+        checks.choice("a key of the result", key, ("metrics", "epochs", "data"))
+    if "metrics" not in result:
+        raise ValueError("a run's function must return metrics, got none")
+    checked: dict[str, Any] = {key: plain(key, value) for key, value in result.items()}
+    for key, kind in (("metrics", dict), ("epochs", list), ("data", dict)):
+        if key in checked and not isinstance(checked[key], kind):
+            raise TypeError(f"{key} must be a {kind.__name__}, got {checked[key]!r}")
+    for number, epoch in enumerate(checked.get("epochs", [])):
+        if not isinstance(epoch, dict):
+            raise TypeError(f"epochs[{number}] must be a dict, got {epoch!r}")
+    return checked
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as a record has it."""
+    text = str(error).strip()
+    return {
+        "kind": "time limit" if isinstance(error, TimeLimitError) else "exception",
+        "message": f"{type(error).__name__}: {text.splitlines()[0]}" if text else repr(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "output": None,
+    }
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

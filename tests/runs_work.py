@@ -1,0 +1,164 @@
+"""Toy work for the tests of ``gflowout.runs``, and a program that kills its own studies.
+
+Workers import this file by its name, so it is not a test file itself.
+"""
+
+import hashlib
+import math
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from gflowout.runs import Context, Pool, Result, Run, grid, records, run_study
+from gflowout.runs.records import build, now, write
+
+
+def square(run: Run, context: Context) -> Result:
+    context.progress(1, 1, "squaring")
+    return {
+        "metrics": {"square": run.seed**2, "nan": math.nan, "inf": -math.inf},
+        "epochs": [{"epoch": 0, "loss": 0.5}, {"epoch": 1, "loss": math.inf}],
+        "data": {"numbers": "sha256:0"},
+    }
+
+
+def steps(run: Run, context: Context) -> Result:
+    """A chain of hashes with a checkpoint after each; takes up where it was killed."""
+    checkpoint, half = context.folder / "chain.txt", context.folder / "half.txt"
+    lines = checkpoint.read_text().split() if checkpoint.exists() else []
+    while len(lines) < run.options["steps"]:
+        context.progress(len(lines), run.options["steps"], "hashing")
+        time.sleep(run.options["pause"])
+        last = lines[-1] if lines else run.id
+        lines.append(hashlib.sha256(last.encode()).hexdigest())
+        half.write_text("\n".join(lines))
+        half.replace(checkpoint)
+    return {"metrics": {"end": lines[-1]}, "epochs": [{"hash": line} for line in lines]}
+
+
+def sleep(run: Run, context: Context) -> Result:
+    for second in range(100):
+        context.progress(second, 100, "sleeping")
+        time.sleep(run.options["seconds"] / 100)
+    return {"metrics": {"slept": run.options["seconds"]}}
+
+
+def bad_seed(run: Run, context: Context) -> Result:
+    """Fails for seed 1, with something on standard error."""
+    if run.seed == 1:
+        print("what a worker prints", file=sys.stderr, flush=True)
+        raise RuntimeError("seed 1 is not good\nand a second line")
+    return {"metrics": {"seed": run.seed}}
+
+
+def fails_twice(run: Run, context: Context) -> Result:
+    if context.attempt <= 2:
+        raise RuntimeError(f"attempt {context.attempt}")
+    return {"metrics": {"attempt": context.attempt}}
+
+
+def die_once(run: Run, context: Context) -> Result:
+    """Kills its own process the first time, if the options say how."""
+    marker, way = context.folder / "died", run.options["way"]
+    if way != "not" and not marker.exists():
+        marker.touch()
+        if way == "abort":
+            os.abort()
+        elif way == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"metrics": {"way": way}}
+
+
+def hog(run: Run, context: Context) -> Result:
+    kept = bytearray(600 << 20)
+    kept[::4096] = b"x" * len(kept[::4096])
+    time.sleep(30)
+    return {"metrics": {"size": len(kept)}}
+
+
+def orphan(run: Run, context: Context) -> Result:
+    """Starts a process of its own and writes down both, then waits."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    (context.folder / "half").write_text(f"{os.getpid()} {child}")
+    (context.folder / "half").replace(context.folder / "processes")
+    time.sleep(60)
+    return {"metrics": {}}
+
+
+def nothing(run: Run, context: Context) -> Result:
+    return None  # type: ignore[return-value]
+
+
+def chains(pause: float = 0.03) -> list[Run]:
+    options = {"steps": [8], "pause": [pause]}
+    return grid("chains", methods=["a", "b"], data=["x"], seeds=range(12), options=options)
+
+
+def tallied(seed: int) -> dict:
+    """A record that takes a moment to write."""
+    around = {"versions": {}, "commit": None, "machine": {}, "threads": 1}
+    epochs = [{"epoch": number, "loss": 1 / (number + 1)} for number in range(300)]
+    return build(
+        Run("writing", "m", "d", seed),
+        work="runs_work:square",
+        attempt=1,
+        started=now(),
+        seconds=0.0,
+        environment=around,
+        result={"metrics": {"seed": seed, "writer": os.getpid()}, "epochs": epochs},
+    )
+
+
+def study(folder: Path) -> None:
+    run_study(
+        chains(), "runs_work:steps", folder, engine=Pool(2, start="fork"), progress=False
+    ).exit_code and sys.exit(1)
+
+
+def writing(folder: Path) -> None:
+    for seed in range(80):
+        if Run("writing", "m", "d", seed).id not in names(folder):
+            write(folder, tallied(seed))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.json")}
+
+
+def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
+    """Do a job in a process that is killed at random moments and started again; how often."""
+    moments, kills = random.Random(seed), 0
+    while True:
+        process = os.fork()
+        if process == 0:
+            try:
+                job(folder)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        if kills < times:
+            time.sleep(moments.uniform(0.005, longest))
+            os.kill(process, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code != -signal.SIGKILL:
+            assert code == 0, code
+            return kills
+        kills += 1
+
+
+if __name__ == "__main__":
+    # Forks, so that the price of importing torch is paid once and not for each life.
+    jobs = {"study": (study, 0.25), "writing": (writing, 0.1)}
+    job, longest = jobs[sys.argv[1]]
+    folder = Path(sys.argv[2])
+    folder.mkdir()
+    print(killed(job, folder, times=20, longest=longest, seed=int(sys.argv[3])))
+    print(len(records.read(folder)))
