@@ -131,6 +131,13 @@ def test_transform_and_augment_act_on_the_first_tensor_only() -> None:
     assert not torch.equal(made, unchanged)
 
 
+def test_augmentation_differs_between_batches_and_epochs() -> None:
+    images = noise_images(1, 3, 8, 8).expand(12, 3, 8, 8)
+    batches = Batches(images, batch_size=6, shuffle=True, seed=0, augment=Augment(pad=2))
+    made = [batch for _ in range(2) for (batch,) in batches]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(made, 2))
+
+
 def test_batches_are_copies() -> None:
     source = torch.zeros(6, 2)
     for (batch,) in Batches(source, batch_size=3):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gflowout.data import resample
+from gflowout.data import corruptions, resample
 from gflowout.data.corruptions import (
     KINDS,
     SEVERITIES,
@@ -121,6 +121,29 @@ def test_snow_by_hand() -> None:
     assert apply_snow(image, layer, 0.9)[0].tolist() == [[[v, v]] for v in expected]
 
 
+def test_snow_is_added_as_it_is_and_turned() -> None:
+    layer = torch.tensor([[[0.1, 0.2, 0.0], [0.3, 0.0, 0.0]]], dtype=torch.float64)
+    made = apply_snow(torch.zeros(1, 1, 2, 3, dtype=torch.uint8), layer, 1.0)
+    expected = [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]]
+    assert made[0, 0].tolist() == [[int(255 * value) for value in row] for row in expected]
+
+
+def test_snow_falls_at_angles_uniform_about_the_vertical(monkeypatch: pytest.MonkeyPatch) -> None:
+    angles = []
+
+    def spy(normal: Tensor, angle: Tensor, table: Constants, severity: int) -> Tensor:
+        angles.append(angle)
+        return snow_layer(normal, angle, table, severity)
+
+    monkeypatch.setattr(corruptions, "snow_layer", spy)
+    corrupt(torch.zeros(2000, 1, 8, 8, dtype=torch.uint8), "snow", 1, seed=0)
+    drawn = torch.cat(angles)
+    assert len(drawn) == 2000
+    assert float(drawn.min()) >= -135
+    assert float(drawn.max()) < -45
+    assert ((torch.histc(drawn.float(), 9, -135, -45) - 2000 / 9).abs() < 5 * 15).all()
+
+
 def test_frost_by_hand() -> None:
     image = torch.tensor([10, 200], dtype=torch.uint8).view(1, 1, 1, 2)
     frost = torch.tensor([100, 150, 250], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 1, 2)
@@ -176,6 +199,17 @@ def test_shrunken_overlays_agree_with_opencv(size: tuple[int, int]) -> None:
     expected = cv2.resize(image.permute(1, 2, 0).contiguous().numpy(), (0, 0), fx=0.2, fy=0.2)
     got = fit_overlays([image], (32, 32), 0.2)[0]
     assert torch.equal(got, torch.from_numpy(expected).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(("size", "made"), [((32, 32), (347, 616)), ((630, 32), (693, 1232))])
+def test_enlarged_overlays_agree_with_opencv(size: tuple[int, int], made: tuple[int, int]) -> None:
+    cv2 = pytest.importorskip("cv2")
+    image = noise_images(3, 315, 560)
+    pixels = image.permute(1, 2, 0).contiguous().numpy()
+    expected = cv2.resize(pixels, made[::-1], interpolation=cv2.INTER_CUBIC)
+    got = fit_overlays([image], size, None)[0]
+    assert got.shape == (3, *made)
+    assert (got.int() - torch.from_numpy(expected).permute(2, 0, 1)).abs().max() <= 1
 
 
 @pytest.mark.parametrize("name", TABLES)

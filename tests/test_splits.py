@@ -55,10 +55,15 @@ def test_the_seed_decides() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_every_point_is_equally_likely() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stratify": [0, 1, 1, 1] * 5}, {"groups": list(range(20))}, {"groups": [0, 1] * 10}],
+)
+def test_every_point_is_equally_likely(options: dict[str, list[int]]) -> None:
     counts = torch.zeros(20)
+    size = 10 if options.get("groups") == [0, 1] * 10 else 5
     for seed in range(600):
-        counts[split(20, (5,), seed=seed)[0]] += 1
+        counts[split(20, (size,), seed=seed, **options)[0]] += 5 / size
     assert ((counts - 150).abs() < 5 * 150**0.5).all()
 
 
