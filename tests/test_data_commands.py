@@ -314,6 +314,27 @@ class TestHelp:
         assert " data " in plain(runner.invoke(commands.app, ["--help"]).stdout)
 
 
+class TestDocumentation:
+    def test_table_agrees_with_the_catalogue(self):
+        text = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
+        rows = [
+            [cell.strip(" `") for cell in line.split("|")[1:-1]]
+            for line in text.splitlines()
+            if line.startswith("| `") and line.count("|") == 6
+        ]
+        assert [row[:2] for row in rows] == [
+            [entry.name, entry.folders[0]] for entry in ENTRIES.values()
+        ]
+        for row, entry in zip(rows, ENTRIES.values(), strict=True):
+            assert row[3] == entry.licence
+            assert row[4].startswith("get") == bool(entry.downloads)
+            if entry.size:
+                number, unit = row[2].split()
+                assert float(number) == pytest.approx(
+                    entry.size / {"MB": 1e6, "GB": 1e9}[unit], rel=0.06
+                )
+
+
 class TestRealData:
     @pytest.mark.parametrize(
         ("name", "code", "parts"),

@@ -496,6 +496,14 @@ class TestArchives:
             unpack(root / "x.tar", root / "out")
         assert not list((root / "out").iterdir())
 
+    def test_a_zip_file_too_large_to_unpack_is_found_before(self, root, monkeypatch):
+        (root / "x.zip").write_bytes(zip_of({"a": bytes(10_000)}))
+        usage = shutil.disk_usage(root)._replace(free=9_999)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(DataError, match=r"needs 10,000 bytes, 9,999 are free"):
+            unpack(root / "x.zip", root / "out")
+        assert not list((root / "out").iterdir())
+
     @pytest.mark.parametrize("content", [b"", b"no archive", tar_of({"a": CONTENT})[:-300]])
     def test_damaged_archives_are_explained(self, root, content):
         (root / "x.tar.gz").write_bytes(content)

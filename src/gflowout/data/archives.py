@@ -60,6 +60,9 @@ def _unzip(archive: Path, folder: Path, strip: int) -> None:
         for member in members:
             # Zip files made on Windows may have backslashes, which are names elsewhere.
             _inside(archive, member.filename.replace("\\", "/"))
+        needed, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
+        if free < needed:
+            raise DataError(f"{folder}: unpacking needs {needed:,} bytes, {free:,} are free")
         for member in members:
             name = _stripped(member.filename, strip)
             if member.is_dir() or not name:

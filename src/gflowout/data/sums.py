@@ -13,7 +13,7 @@ _LINE = re.compile(r"\\?([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 
 
 def published_hash(download: Download) -> str:
-    """The checksum of a download, ``"md5:..."`` or ``"sha256:..."``; its list is fetched if need be.
+    """The checksum of a download, ``"md5:..."`` or ``"sha256:..."``; a list is fetched if need be.
 
     Raises:
         DataError: If the list cannot be fetched, or does not name the file.
