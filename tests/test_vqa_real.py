@@ -196,13 +196,19 @@ def test_code_of_the_documentation_runs(
 
 def test_subsets_and_batches(rad_split: VQASplit, real_data: Callable[[str], Path]) -> None:
     questions = rad.read("train", real_data("vqa-rad"))
-    pictures = torch.zeros(len(questions.pictures), 1, 1, 1, dtype=torch.uint8)
+    numbers = torch.arange(len(questions.pictures))  # each picture shows its number
+    pictures = torch.stack([numbers // 256, numbers % 256], 1)[:, :, None, None].byte()
     whole = encode(questions, rad_split.tokenizer, rad_split.answers, pictures)
     some = torch.arange(0, len(whole), 50)
     part = whole.subset(some)
     assert part.question_ids.tolist() == whole.question_ids[some].tolist()
-    assert torch.equal(part.batch([3])[2], whole.batch([150])[2])
-    assert torch.equal(part.scores(slice(None)), whole.scores(some))
+    for found, expected in zip(part.batch(slice(None)), whole.batch(some), strict=True):
+        assert torch.equal(found, expected)
+    assert part.questions[3] == whole.questions[150]
+    assert part.answers[3] == whole.answers[150]
+    assert torch.equal(part.types, whole.types[some])
+    shown = (part.batch([3])[0][0].flatten() * 255).round().tolist()
+    assert shown[0] * 256 + shown[1] == questions.picture[150]
     mask = whole.types == 1
     assert len(whole.subset(mask)) == 22
     assert torch.equal(whole.batch([-1])[1], whole.batch([3063])[1])
