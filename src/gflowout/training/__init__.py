@@ -1,0 +1,37 @@
+"""Training of wrapped models on Lightning: fit, checkpoints that survive a kill, resuming.
+
+Importing this package needs torch only; Lightning (extra ``train``) is asked for when something
+is trained. Knows nothing of data sets or studies: it takes batches as they come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gflowout.training.alarms import DivergedError, TrainingWarning
+from gflowout.training.fit import FitResult, fit
+from gflowout.training.options import FitOptions
+
+if TYPE_CHECKING:
+    from gflowout.training.module import MaskedDataModule, MaskedModule
+
+__all__ = [
+    "DivergedError",
+    "FitOptions",
+    "FitResult",
+    "MaskedDataModule",
+    "MaskedModule",
+    "TrainingWarning",
+    "fit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("MaskedDataModule", "MaskedModule"):
+        from gflowout.extras import require
+
+        require("lightning", extra="train", purpose=f"gflowout.training.{name}")
+        from gflowout.training import module
+
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,222 @@
+"""What happens at the end of each epoch: checkpoints, the table of numbers, alarms, progress."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from lightning.pytorch.plugins.io import CheckpointIO
+
+from gflowout.extras import require
+from gflowout.training import checkpoints
+from gflowout.training.alarms import TrainingWarning, alarms
+
+MONITOR = "valid/nll"
+TABLE = "metrics.csv"
+
+
+class AtomicIO(CheckpointIO):
+    """Lets Lightning write and read checkpoints the way :mod:`.checkpoints` does."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint that appears when it is complete."""
+        checkpoints.write(Path(path), checkpoint)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read tensors and plain values; nothing else."""
+        return checkpoints.read(Path(path), map_location or "cpu")
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+class KeepBest(Checkpoint):
+    """Saves a checkpoint after every epoch; keeps the last and the best ones.
+
+    Args:
+        folder: Where they go.
+        keep: How many of the best.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        super().__init__()
+        self.folder, self.keep = folder, keep
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save; then drop what is neither last nor among the best."""
+        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
+        if trainer.is_global_zero:
+            checkpoints.prune(self.folder, scores(history), self.keep)
+
+
+class Table(Callback):
+    """Writes the numbers of all epochs to ``metrics.csv``, whole each time.
+
+    Args:
+        folder: Where it goes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / TABLE
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop epochs that a resumed run will do again."""
+        self._write(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the last epoch's numbers, too."""
+        self._write(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the numbers of the epochs that are over."""
+        self._write(trainer, pl_module)
+
+    def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        if trainer.is_global_zero and history:
+            text = as_csv(history).encode()
+            checkpoints.write_bytes(self.path, lambda stream: stream.write(text))
+
+
+class Alarms(Callback):
+    """Warns, once of each thing, when training goes wrong."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the epochs that are over."""
+        self._look(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at all epochs."""
+        self._look(trainer, pl_module)
+
+    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        for name, message in alarms(history).items():
+            if trainer.is_global_zero and name not in self.told:
+                self.told.add(name)
+                warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
+
+
+class Progress(ProgressBar):
+    """One line for the whole run: epoch, losses, time left.
+
+    Args:
+        every: Seconds between two looks at it.
+    """
+
+    def __init__(self, every: float = 0.2) -> None:
+        super().__init__()
+        self.every = every
+        self._next = 0.0
+        self._enabled = True
+        self._bar: Any = None
+        self._task: Any = None
+
+    def disable(self) -> None:
+        """Show nothing: Lightning asks for it on all ranks but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show the line."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the line."""
+        if not self._enabled:
+            return
+        rich = require("rich.progress", extra="train", purpose="the progress bar")
+        self._bar = rich.Progress(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(bar_width=24),
+            rich.TaskProgressColumn(),
+            rich.TimeElapsedColumn(),
+            rich.TimeRemainingColumn(),
+            refresh_per_second=4,
+        )
+        total = (trainer.max_epochs or 1) * int(self.total_train_batches)
+        done = trainer.current_epoch * int(self.total_train_batches)
+        self._task = self._bar.add_task("training", total=total, completed=done)
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar now and then."""
+        if self._bar is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.every
+        done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
+        self._bar.update(self._task, completed=done, description=self._text(trainer, pl_module))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the line as it ends."""
+        if self._bar is not None:
+            done = len(pl_module.history) * int(self.total_train_batches)  # type: ignore[arg-type]
+            self._bar.update(self._task, completed=done, description=self._text(trainer, pl_module))
+        self._stop()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Give the terminal back."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 1)
+        text = f"epoch {epoch}/{trainer.max_epochs}"
+        if history:
+            text += f"  loss {history[-1]['train/nll']:.4f}"
+        known = scores(history)
+        if known and MONITOR in history[-1]:
+            best = min(known.values())
+            text += f"  valid {history[-1][MONITOR]:.4f} (best {best:.4f})"
+        return text
+
+
+def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
+    """What epochs are ranked by: the validation loss, or the training loss without one."""
+    return {
+        int(numbers["epoch"]): numbers.get(MONITOR, numbers.get("train/nll", math.nan))
+        for numbers in history
+    }
+
+
+def as_csv(history: Sequence[Mapping[str, float]]) -> str:
+    """A table with one row per epoch and one column per number that any epoch has.
+
+    Examples:
+        >>> print(as_csv([{"epoch": 0, "train/nll": 2.5}, {"epoch": 1, "valid/nll": 2.25}]))
+        epoch,train/nll,valid/nll
+        0,2.5,
+        1,,2.25
+        <BLANKLINE>
+    """
+    columns = list(dict.fromkeys(name for numbers in history for name in numbers))
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(history)
+    return stream.getvalue()

@@ -1,0 +1,109 @@
+"""Checkpoints that are there whole or not at all, and that load without running code.
+
+A file is written under another name, flushed to disk and renamed. Loading takes tensors and plain
+values only. A folder of checkpoints holds the last and the best ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_UNFINISHED = ".unfinished"
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write tensors and plain values to a file, which appears when it is complete."""
+    write_bytes(path, lambda stream: torch.save(dict(content), stream))
+
+
+def write_bytes(path: Path, save: Any) -> None:
+    """Let ``save(stream)`` write a file that appears when it is complete.
+
+    Args:
+        path: The file; one that is there is replaced.
+        save: Writes to a binary stream.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f"{path.name}{_UNFINISHED}-{os.getpid()}")
+    try:
+        with half.open("wb") as stream:
+            save(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name is on disk, too
+    finally:
+        os.close(folder)
+
+
+def read(path: Path, device: Any = None) -> dict[str, Any]:
+    """Read a checkpoint; anything but tensors and plain values is refused."""
+    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return content
+
+
+def clean(folder: Path) -> None:
+    """Remove what killed processes left unfinished."""
+    for half in folder.glob(f"*{_UNFINISHED}-*"):
+        half.unlink(missing_ok=True)
+
+
+def last(folder: Path) -> Path | None:
+    """The checkpoint of the latest epoch in a folder, if there is one."""
+    found = epochs(folder)
+    return found[max(found)] if found else None
+
+
+def epochs(folder: Path) -> dict[int, Path]:
+    """All checkpoints of a folder by their epoch."""
+    matches = {path: _NAME.fullmatch(path.name) for path in folder.glob("epoch-*.ckpt")}
+    return {int(match[1]): path for path, match in matches.items() if match}
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch of a checkpoint, from its name."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise ValueError(f"{path} is not the name of a checkpoint")
+    return int(match[1])
+
+
+def path_of(folder: Path, epoch: int) -> Path:
+    """Where the checkpoint of an epoch lies."""
+    return folder / f"epoch-{epoch:05d}.ckpt"
+
+
+def best_epochs(scores: Mapping[int, float], keep: int) -> list[int]:
+    """The epochs with the least scores, best first; earlier ones win ties, NaN comes last.
+
+    Examples:
+        >>> best_epochs({0: 0.5, 1: 0.3, 2: 0.3, 3: float("nan")}, keep=2)
+        [1, 2]
+    """
+
+    def rank(epoch: int) -> tuple[float, int]:
+        score = scores[epoch]
+        return (math.inf if math.isnan(score) else score, epoch)
+
+    return sorted(scores, key=rank)[:keep]
+
+
+def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
+    """Delete the checkpoints that are neither the last nor among the best."""
+    found = epochs(folder)
+    kept = {*best_epochs(scores, keep), max(found, default=-1)}
+    for epoch, path in found.items():
+        if epoch not in kept:
+            path.unlink(missing_ok=True)

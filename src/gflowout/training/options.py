@@ -1,0 +1,175 @@
+"""Options of a training run, and what follows from them: learning rates, optimisers, precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gflowout import checks
+from gflowout.model import MaskedModel
+
+OPTIMISERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "cosine", "milestones")
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+_BACKBONE = ("backbone", "likelihood")
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to train.
+
+    Attributes:
+        epochs: Passes over the training data at most.
+        optimizer: Of backbone and likelihood: ``"adam"``, ``"adamw"`` or ``"sgd"``.
+        generator_optimizer: Of the mask generators and log Z.
+        lr: Learning rate of the backbone.
+        generator_lr: Learning rate of the generators.
+        log_z_lr: Learning rate of log Z.
+        weight_decay: Of the backbone.
+        generator_weight_decay: Of generators and log Z.
+        momentum: Of ``"sgd"``.
+        schedule: Of all learning rates: ``"constant"``, ``"cosine"`` to zero, or
+            ``"milestones"``: times ``gamma`` at each.
+        milestones: Shares of ``epochs`` at which rates fall.
+        gamma: By how much.
+        warmup: Epochs over which rates grow from near zero.
+        clip: Largest norm of the gradient of each optimiser's parameters; none if ``None``.
+        patience: Epochs without a better validation loss after which training stops; never if
+            ``None``.
+        min_delta: What counts as better.
+        valid_samples: Draws per example for the validation loss.
+        keep: How many of the best checkpoints to keep, beside the last.
+        precision: ``"auto"`` is bfloat16 where an accelerator has it and single elsewhere; else
+            one of Lightning's names.
+        seed: Of all random numbers of the run.
+        accelerator: Lightning's name of the hardware: ``"auto"``, ``"cpu"``, ``"gpu"``...
+        devices: Processes on each machine.
+        nodes: Machines.
+
+    Examples:
+        >>> FitOptions(epochs=5, schedule="cosine").epochs
+        5
+        >>> FitOptions(schedule="cosin")
+        Traceback (most recent call last):
+            ...
+        ValueError: schedule must be one of 'constant', 'cosine', 'milestones', got 'cosin'; ...
+    """
+
+    epochs: int = 20
+    optimizer: str = "adam"
+    generator_optimizer: str = "adam"
+    lr: float = 1e-3
+    generator_lr: float = 1e-3
+    log_z_lr: float = 1e-2
+    weight_decay: float = 0.0
+    generator_weight_decay: float = 0.0
+    momentum: float = 0.9
+    schedule: str = "constant"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    gamma: float = 0.1
+    warmup: int = 0
+    clip: float | None = None
+    patience: int | None = None
+    min_delta: float = 0.0
+    valid_samples: int = 5
+    keep: int = 1
+    precision: str = "auto"
+    seed: int = 0
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("epochs", "valid_samples", "keep", "devices", "nodes"):
+            checks.integer(name, getattr(self, name), low=1)
+        for name in ("warmup", "seed"):
+            checks.integer(name, getattr(self, name), low=0)
+        for name in ("lr", "generator_lr", "log_z_lr"):
+            checks.number(name, getattr(self, name), low=0, open_low=True)
+        for name in ("weight_decay", "generator_weight_decay", "min_delta"):
+            checks.number(name, getattr(self, name), low=0)
+        checks.number("momentum", self.momentum, low=0, high=1, open_high=True)
+        checks.number("gamma", self.gamma, low=0, high=1, open_low=True)
+        shares: Any = self.milestones
+        if isinstance(shares, str) or not isinstance(shares, Sequence):
+            raise TypeError(f"milestones must be numbers in [0, 1], got {shares!r}")
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        for milestone in self.milestones:
+            checks.number("milestones", milestone, low=0, high=1)
+        if self.clip is not None:
+            checks.number("clip", self.clip, low=0, open_low=True)
+        if self.patience is not None:
+            checks.integer("patience", self.patience, low=1)
+        for name in ("optimizer", "generator_optimizer"):
+            checks.choice(name, getattr(self, name), OPTIMISERS)
+        checks.choice("schedule", self.schedule, SCHEDULES)
+        checks.choice("precision", self.precision, PRECISIONS)
+
+
+def rate_factor(options: FitOptions, epoch: int) -> float:
+    """What the learning rates of an epoch, counted from 0, are multiplied with.
+
+    A pure function of the epoch, so that a resumed run needs no state for it.
+
+    Examples:
+        >>> [rate_factor(FitOptions(epochs=4, schedule="milestones"), epoch) for epoch in range(4)]
+        [1.0, 1.0, 0.1, 0.010...]
+        >>> rate_factor(FitOptions(epochs=4, schedule="cosine"), 2)
+        0.5...
+    """
+    factor = 1.0
+    if epoch < options.warmup:
+        factor = (epoch + 1) / (options.warmup + 1)
+    if options.schedule == "cosine":
+        factor *= (1 + math.cos(math.pi * epoch / options.epochs)) / 2
+    elif options.schedule == "milestones":
+        passed = sum(epoch >= share * options.epochs for share in options.milestones)
+        factor *= options.gamma**passed
+    return factor
+
+
+def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Optimizer]:
+    """Optimisers of a model: one, or two if backbone and generators have different kinds.
+
+    Every group keeps its learning rate under ``base_lr``, too, from which schedules start.
+    """
+    groups = model.parameter_groups(
+        lr=options.lr,
+        generator_lr=options.generator_lr,
+        log_z_lr=options.log_z_lr,
+        weight_decay=options.weight_decay,
+        generator_weight_decay=options.generator_weight_decay,
+    )
+    for group in groups:
+        group["base_lr"] = group["lr"]
+    own = [group for group in groups if group["name"] in _BACKBONE]
+    other = [group for group in groups if group["name"] not in _BACKBONE]
+    if options.optimizer == options.generator_optimizer:
+        own, other = own + other, []
+    made = [_optimiser(options.optimizer, own, options)] if own else []
+    return made + ([_optimiser(options.generator_optimizer, other, options)] if other else [])
+
+
+def choose_precision(options: FitOptions) -> str:
+    """Lightning's name of the precision to train in."""
+    if options.precision != "auto":
+        return options.precision
+    wanted = options.accelerator in ("auto", "gpu", "cuda")
+    if wanted and torch.cuda.is_available() and torch.cuda.is_bf16_supported():
+        return "bf16-mixed"
+    return "32-true"
+
+
+def _optimiser(
+    kind: str, groups: list[dict[str, Any]], options: FitOptions
+) -> torch.optim.Optimizer:
+    if kind == "adam":
+        return torch.optim.Adam(groups)
+    if kind == "adamw":
+        return torch.optim.AdamW(groups)
+    return torch.optim.SGD(groups, momentum=options.momentum)
