@@ -47,11 +47,10 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
         for reason, excluded in _EXCLUDED[table](known, end).items():
             counts[f"{table} rows {reason}"] = int((counting & excluded).sum())
             counting &= ~excluded
-        part = _drugs(pd, known[counting], home=table == "admission")
-        nameless = (part["name"] == "") & (part["code"] < 0)
-        counts[f"{table} rows without name and code"] = int(nameless.sum())
-        counts[f"{table} rows that count"] = int((~nameless).sum())
-        parts.append(part[~nameless].drop_duplicates())
+        part, nameless = _drugs(pd, known[counting], home=table == "admission")
+        counts[f"{table} rows without name and code"] = nameless
+        counts[f"{table} rows that count"] = int(counting.sum()) - nameless
+        parts.append(part)
     columns = ["stay", "home", "name", "code"]
     found = pd.concat(parts, ignore_index=True).drop_duplicates()
     return found.sort_values(columns, ignore_index=True), counts
@@ -89,16 +88,21 @@ def _admission(rows: Any, end: Any) -> dict[str, Any]:
 _EXCLUDED = {"medication": _medication, "infusion": _infusion, "admission": _admission}
 
 
-def _drugs(pd: Any, rows: Any, *, home: bool) -> Any:
-    """Stay, name and code of each row."""
-    names = rows.drugname.cat.remove_unused_categories()
-    plain = {name: normalise(name) for name in names.cat.categories}
+def _drugs(pd: Any, rows: Any, *, home: bool) -> tuple[Any, int]:
+    """Stay, name and code, each once, and how many rows have neither name nor code."""
+    plain = [*map(normalise, rows.drugname.cat.categories), ""]  # the last is for no name, -1
     code = rows.drughiclseqno if "drughiclseqno" in rows else pd.Series(-1, index=rows.index)
-    return pd.DataFrame(
+    # Numbers only until each pair is there once: strings for millions of rows take gigabytes.
+    found = pd.DataFrame(
         {
             "stay": rows.patientunitstayid,
             "home": home,
-            "name": names.astype("object").map(plain).fillna("").astype("str"),
+            "name": rows.drugname.cat.codes.astype("int64"),
             "code": code.where(code > 0, -1).fillna(-1).astype("int64"),
         }
     )
+    empty = [-1, *(number for number, name in enumerate(plain[:-1]) if not name)]
+    nameless = found["name"].isin(empty) & (found["code"] < 0)
+    found = found[~nameless].drop_duplicates()
+    found["name"] = pd.Series([plain[n] for n in found["name"]], index=found.index, dtype="str")
+    return found, int(nameless.sum())
