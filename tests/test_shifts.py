@@ -1,5 +1,8 @@
 """Shifts: rotations against SciPy, label noise by its definition, padding that stays padding."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -140,3 +143,10 @@ LABELS = torch.tensor([0, 1, 2])
 def test_errors_name_the_argument(call, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_documented_code_runs() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "shifts.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    assert "corrupt(" in code
+    exec(compile(code, "docs/shifts.md", "exec"), {"__name__": "docs"})
