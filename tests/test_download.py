@@ -38,6 +38,7 @@ class Server:
     tags: dict[str, str] = field(default_factory=dict)
     cut: list[int] = field(default_factory=list)  # bytes after which answers break off, in turn
     ranges: bool = True
+    shift: list[int] = field(default_factory=list)  # bytes by which ranges are wrong, in turn
     status: list[int] = field(default_factory=list)  # answers to give before any file
     delay: float = 0.0
     sent: Counter[str] = field(default_factory=Counter)
@@ -70,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         content, tag, start = state.files[name], state.tags.get(name), 0
         if wanted and state.ranges and condition in (None, tag):
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            start += state.shift.pop(0) if state.shift else 0
             if start >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Length", "0")
@@ -278,6 +280,12 @@ class TestResume:
         get(root)
         assert (root / "toy" / "a.bin").read_bytes() == CONTENT
         assert server.sent["a.bin"] == 100_000 + len(CONTENT)
+
+    def test_a_part_that_was_not_asked_for_is_not_used(self, server, root, toy):
+        server.cut, server.shift = [100_000], [7]
+        get(root)
+        assert (root / "toy" / "a.bin").read_bytes() == CONTENT
+        assert [wanted for _, wanted, _ in server.asked] == [None, "bytes=100000-", None]
 
     def test_a_server_that_always_cuts_is_given_up(self, server, root, toy):
         server.ranges, server.cut = False, [100_000] * 50

@@ -189,7 +189,6 @@ def _fetch(
     except DataError as error:
         raise DataError(f"{error}{by_hand}") from error
     except ValueError as error:
-        downloader.discard()
         got = re.search(r"but got (\w+)", str(error))
         raise DataError(
             f"{download.url}: what came is not the published file: its checksum should be "
