@@ -4,15 +4,17 @@ Workers import this file by its name, so it is not a test file itself.
 """
 
 import hashlib
+import json
 import math
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
-from gflowout.runs import Context, Pool, Result, Run, grid, records, run_study
+from gflowout.runs import Context, Pool, Ray, Result, Run, grid, records, run_study
 from gflowout.runs.records import build, now, write
 
 
@@ -29,9 +31,10 @@ def steps(run: Run, context: Context) -> Result:
     """A chain of hashes with a checkpoint after each; takes up where it was killed."""
     checkpoint, half = context.folder / "chain.txt", context.folder / "half.txt"
     lines = checkpoint.read_text().split() if checkpoint.exists() else []
+    (context.folder / f"on-{os.environ.get('RUNS_NODE', 'here')}").write_text(str(os.getppid()))
     while len(lines) < run.options["steps"]:
         context.progress(len(lines), run.options["steps"], "hashing")
-        time.sleep(run.options["pause"])
+        time.sleep(float(os.environ.get("RUNS_PAUSE", "0")))
         last = lines[-1] if lines else run.id
         lines.append(hashlib.sha256(last.encode()).hexdigest())
         half.write_text("\n".join(lines))
@@ -74,9 +77,10 @@ def die_once(run: Run, context: Context) -> Result:
 
 
 def hog(run: Run, context: Context) -> Result:
-    kept = bytearray(600 << 20)
-    kept[::4096] = b"x" * len(kept[::4096])
-    time.sleep(30)
+    kept = []
+    while len(kept) < 60:
+        kept.append(b"x" * (32 << 20))
+        time.sleep(0.05)
     return {"metrics": {"size": len(kept)}}
 
 
@@ -96,8 +100,8 @@ def nothing(run: Run, context: Context) -> Result:
     return None  # type: ignore[return-value]
 
 
-def chains(pause: float = 0.03) -> list[Run]:
-    options = {"steps": [8], "pause": [pause]}
+def chains() -> list[Run]:
+    options = {"steps": [8]}
     return grid("chains", methods=["a", "b"], data=["x"], seeds=range(12), options=options)
 
 
@@ -154,9 +158,60 @@ def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
         kills += 1
 
 
+def cluster(folder: Path) -> None:
+    """A study on two nodes of one CPU each, the second of which dies half-way."""
+    from ray.cluster_utils import Cluster
+
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+    nodes = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "env_vars": {"RUNS_NODE": "first"},
+            "include_dashboard": False,
+            "_system_config": {**quick, "health_check_failure_threshold": 4},
+        },
+    )
+    second = nodes.add_node(env_vars={"RUNS_NODE": "second"})
+    removed = []
+
+    def remove() -> None:
+        def there() -> list[Path]:
+            return [path for path in folder.glob(".scratch/*/on-second") if path.read_text()]
+
+        while not (there() and list(folder.glob("*.json"))):
+            time.sleep(0.02)
+        removed.extend(path.parent.name for path in there())
+        # With a node go its workers; those of this one live on the machine of all others.
+        for path in there():
+            os.kill(int(path.read_text()), signal.SIGSTOP)
+        nodes.remove_node(second, allow_graceful=False)
+        for path in there():
+            os.kill(int(path.read_text()), signal.SIGKILL)
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    summary = run_study(chains()[:6], "runs_work:steps", folder, engine=Ray(nodes.address))
+    remover.join()
+    nodes.shutdown()
+    print(json.dumps({"done": summary.done, "exit": summary.exit_code, "removed": removed}))
+
+
+def local_ray(folder: Path) -> None:
+    """A process that crashes, on a Ray cluster of this machine alone."""
+    import ray
+
+    runs = [Run("ways", "m", "d", 0, {"way": way}) for way in ("kill", "not")]
+    summary = run_study(runs, "runs_work:die_once", folder, engine=Ray(jobs=2), retries=1)
+    print(json.dumps({"done": summary.done, "connected": ray.is_initialized()}))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] in ("cluster", "local_ray"):
+        globals()[sys.argv[1]](Path(sys.argv[2]))
+        sys.exit()
     # Forks, so that the price of importing torch is paid once and not for each life.
-    jobs = {"study": (study, 0.25), "writing": (writing, 0.1)}
+    os.environ["RUNS_PAUSE"] = "0.03"
+    jobs = {"study": (study, 0.2), "writing": (writing, 0.1)}
     job, longest = jobs[sys.argv[1]]
     folder = Path(sys.argv[2])
     folder.mkdir()
