@@ -95,7 +95,7 @@ def by_hand(raw):
     return found
 
 
-def test_summary_of_the_demo_is_what_the_files_hold(demo, raw):
+def test_summary_of_the_demo_is_what_the_files_hold(demo, raw, by_hand):
     found = clinical.summarise(demo)
     patient = raw["patient"]
     assert found["stays"] == len(patient) == 2520
@@ -108,6 +108,10 @@ def test_summary_of_the_demo_is_what_the_files_hold(demo, raw):
     assert found["deaths in the hospital"] == hospitals["Expired"]
     cancelled = sum(row["drugordercancelled"] == "Yes" for row in raw["medication"])
     assert found["medication rows cancelled"] == cancelled
+    given = {number: [d for d in drugs if not d[0]] for number, drugs in by_hand.items()}
+    assert found["stays with a drug given in the window"] == sum(map(bool, given.values()))
+    names = {name for drugs in given.values() for _, name, _ in drugs if name}
+    assert found["distinct names of drugs given"] == len(names)
     for table in ALL:
         assert found[f"{table} rows"] == len(raw[table])
         reasons = {k: v for k, v in found.items() if k.startswith(f"{table} rows ")}

@@ -172,7 +172,7 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
     """
     stays, _ = stay_table(tables)
     drugs, counts = exposures(tables, hours)
-    patient = tables.patient
+    patient, given = tables.patient, drugs[~drugs.home]
     found: dict[str, int | str] = {
         "stays": len(patient),
         "patients": patient.uniquepid.nunique(),
@@ -181,9 +181,9 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
         "deaths in the hospital": int((patient.hospitaldischargestatus == "Expired").sum()),
         "stays without a known outcome": len(patient) - len(stays),
         f"stays of at least {hours:g} hours": int((stays.hours >= hours).sum()),
-        "stays with a drug in the window": drugs.stay.nunique(),
-        "distinct names of drugs in the window": drugs["name"][drugs["name"] != ""].nunique(),
-        "distinct HICL codes in the window": drugs["code"][drugs["code"] >= 0].nunique(),
+        "stays with a drug given in the window": given.stay.nunique(),
+        "distinct names of drugs given": given["name"][given["name"] != ""].nunique(),
+        "distinct HICL codes of drugs given": given["code"][given["code"] >= 0].nunique(),
     }
     return Summary({**found, **counts})
 
