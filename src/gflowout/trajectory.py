@@ -6,7 +6,7 @@ know how masks are chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -59,6 +59,30 @@ class Noise:
             for generator in self.generators
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Recorded(Noise):
+    """Uniform numbers that were drawn before, handed out in the order in which they were.
+
+    Args:
+        numbers: One [copies * rows, units] per call of ``uniform``.
+        copies: Copies of the batch in the pass.
+
+    Examples:
+        >>> noise = Recorded([torch.tensor([[0.25, 0.75]])], copies=1)
+        >>> noise.uniform(1, 2, torch.zeros(()))
+        tensor([[0.2500, 0.7500]])
+    """
+
+    def __init__(self, numbers: Iterable[Tensor], copies: int) -> None:
+        super().__init__(copies=copies)
+        self.numbers = iter(numbers)
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return the next numbers, which must have been drawn for this shape."""
+        numbers = next(self.numbers)
+        assert numbers.shape == (self.copies * rows, units), (numbers.shape, rows, units)
+        return numbers
 
 
 @dataclass
@@ -152,8 +176,10 @@ def merge(parts: Sequence[Trajectory]) -> Trajectory:
         return torch.cat(present) if present else None
 
     rows = len(parts[0].masks[0]) if parts[0].masks else 0
+    given = [part.given for part in parts if part.given is not None]
     return Trajectory(
         noise=Noise(copies=len(parts)),
+        given=[torch.cat(masks) for masks in zip(*given, strict=True)] if given else None,
         label=join([part.label for part in parts]),
         index=join(
             [

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks, policy
+from gflowout import checks, distributed, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
@@ -130,6 +130,18 @@ class Method(nn.Module):
         """Run the backbone as often as the method needs and return the losses."""
         raise TypeError(f"{type(self).__name__} must define step")
 
+    def joint(self, trajectory: Trajectory) -> bool:
+        """Tell whether a pass belongs to a step that several processes take together.
+
+        It does in train mode, with gradient, on masks that the method draws. In all other passes a
+        process may be the only one to run: agreement would wait for the others for ever.
+
+        Args:
+            trajectory: Of the pass.
+        """
+        learning = self.training and torch.is_grad_enabled() and trajectory.given is None
+        return learning and distributed.active()
+
     def extra_repr(self) -> str:
         """Show the options."""
         options = dataclasses.asdict(self.options)
@@ -201,6 +213,12 @@ def examples_in_training(train_size: int | None, batch: int) -> int:
     """Size of the training set: the option, or, with a warning, that of the batch."""
     if train_size is not None:
         return train_size
+    if distributed.active():
+        raise ValueError(
+            f"train_size was not given, and with {distributed.size()} processes the batch of "
+            f"{batch} is only a part: pass train_size=, the number of training examples of all "
+            "processes together"
+        )
     warnings.warn(
         f"train_size was not given: the batch of {batch} is taken for the whole training set, so "
         "masks are learned from too little; pass train_size=",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gflowout import objectives, policy
+from gflowout import distributed, objectives, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import (
     Losses,
@@ -32,7 +32,7 @@ from gflowout.methods.base import (
     split_draws,
 )
 from gflowout.sites import Site
-from gflowout.trajectory import Trajectory, known
+from gflowout.trajectory import Recorded, Trajectory, known
 
 DEFAULT_GROUPS = 8
 
@@ -122,6 +122,8 @@ class IDGFlowOut(Method):
         like = next(self.posterior.parameters())
         if site == 0:
             self._form_groups(batch, trajectory, like.device)
+            if self._whole and self.joint(trajectory):
+                self._agree(trajectory, like)
         rows = batch if trajectory.index is None else self._groups(batch)
         temper = exploring(self.options, self.start, trajectory, rows, like)
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
@@ -181,13 +183,19 @@ class IDGFlowOut(Method):
         log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
         draws = trajectory.copies
         size = examples_in_training(self.options.train_size, len(evidence) // draws)
-        whole = size * _group_means(trajectory, evidence.detach())
-        reward = objectives.log_reward(whole, log_p, beta)
+        means = _group_means(trajectory, evidence.detach())
+        joint = self.joint(trajectory)
+        if joint and self._whole:
+            means = distributed.mean(means, len(evidence) // draws)
+        reward = objectives.log_reward(size * means, log_p, beta)
         if self.options.log_z == "learned":
             return log_q, reward, self.log_z.expand_as(log_q)
         # With several draws, masks are compared on the same examples only.
         split = split_draws(log_q, draws), split_draws(reward, draws)
-        return log_q, reward, objectives.batch_log_z(*split).reshape(log_q.shape)
+        log_z = objectives.batch_log_z(*split).reshape(log_q.shape)
+        if joint and draws == 1:  # groups of all processes have the same target
+            log_z = distributed.mean(log_z[:1], len(log_q)).expand_as(log_q)
+        return log_q, reward, log_z
 
     def _form_groups(self, batch: int, trajectory: Trajectory, device: torch.device) -> None:
         """Say which examples share a row of masks; given masks keep the groups they have."""
@@ -199,6 +207,7 @@ class IDGFlowOut(Method):
                 and batch > 1
                 and self.options.draws == 1
                 and self.options.log_z == "batch"
+                and not self.joint(trajectory)
             ):
                 raise ValueError(
                     f"group_size={self.options.group_size} leaves a single mask in a batch of "
@@ -214,6 +223,23 @@ class IDGFlowOut(Method):
             torch.equal(row[member], mask) for row, mask in zip(rows, trajectory.given, strict=True)
         ):
             trajectory.given, trajectory.index = rows, member
+
+    @property
+    def _whole(self) -> bool:
+        """Whether a mask serves the whole batch, and so all processes."""
+        return self.options.group_size is None and self.options.draws > 1
+
+    def _agree(self, trajectory: Trajectory, like: Tensor) -> None:
+        """Let every process draw the masks that the first one draws.
+
+        All random numbers of the pass go in one message, drawn in the order in which a single
+        process would draw them.
+        """
+        chance = [1] if self.options.epsilon > 0 else []
+        widths = [width for site in self.sites for width in (*chance, site.units)]
+        drawn = [trajectory.noise.uniform(1, width, like) for width in widths]
+        numbers = torch.split(distributed.from_first(torch.cat(drawn, -1)), widths, -1)
+        trajectory.noise = Recorded(numbers, trajectory.copies)
 
     def _groups(self, batch: int) -> int:
         size: int | None = self.options.group_size
