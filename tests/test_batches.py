@@ -262,3 +262,48 @@ def test_share_runs(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert printed.strip() == bench.table(result)
     assert printed.count("random bytes") == 1
+
+
+def test_shards_of_training_batches_make_the_batch() -> None:
+    x = torch.arange(50)
+    whole = Batches(x, batch_size=12, shuffle=True, seed=3)
+    parts = [whole.shard(rank, 2) for rank in range(2)]
+    for epoch in range(2):
+        for joint, one, other in zip(whole, *parts, strict=True):
+            assert torch.equal(torch.cat((one[0], other[0])), joint[0]), epoch
+
+
+def test_shards_have_equal_sizes_and_lose_the_remainder_only() -> None:
+    whole = Batches(torch.arange(20), batch_size=7, shuffle=True, seed=3)
+    parts = [list(whole.shard(rank, 3)) for rank in range(3)]
+    assert [[len(rows) for (rows,) in part] for part in parts] == [[2, 2, 2]] * 3
+    seen = torch.cat([rows for part in parts for (rows,) in part])
+    assert len(seen.unique()) == 18
+    with pytest.raises(ValueError, match=r"at most the rows of the smallest batch, 1, got 2"):
+        Batches(torch.arange(8), batch_size=7, shuffle=True, seed=3).shard(0, 2)
+
+
+def test_shards_of_evaluation_batches_cover_every_row_once() -> None:
+    whole = Batches(torch.arange(11), batch_size=3)
+    seen = [rows for rank in range(4) for (rows,) in whole.shard(rank, 4)]
+    assert sorted(torch.cat(seen).tolist()) == list(range(11))
+
+
+def test_shards_are_augmented_differently() -> None:
+    images = torch.randint(256, (1, 1, 8, 8), dtype=torch.uint8).expand(64, -1, -1, -1)
+    whole = Batches(images, batch_size=64, shuffle=True, seed=0, augment=Augment(pad=2))
+    one, other = (next(iter(whole.shard(rank, 2)))[0] for rank in range(2))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "message"),
+    [
+        (2, 2, "rank must be less than world=2, got 2"),
+        (-1, 2, "rank must be an integer >= 0"),
+        (0, 0, "world must be an integer >= 1"),
+    ],
+)
+def test_wrong_shards(rank: int, world: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Batches(torch.arange(8), batch_size=4).shard(rank, world)

@@ -5,6 +5,7 @@ No workers and no collating: one ``index_select`` per tensor and batch. Knows no
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,7 @@ class Batches:
                 f"batch_size must be at most the number of rows with drop_last=True, "
                 f"got {batch_size} for {self.rows} rows"
             )
+        self.rank, self.world = 0, 1
         self._epoch = 0  # of the next iteration
         self._batch = 0  # where the next iteration starts
         self._last: tuple[int, int] | None = None  # epoch and next batch of the latest iteration
@@ -111,6 +113,41 @@ class Batches:
         self._epoch = checks.integer("epoch", epoch, low=0)
         self._batch = 0
         self._last = None
+
+    def shard(self, rank: int, world: int) -> Batches:
+        """The share of one of several processes that train or evaluate together.
+
+        With ``shuffle``, every batch is divided: the processes' parts of batch i are together what
+        one process alone has as batch i, save at most ``world - 1`` rows, so that all parts have
+        the same size. Without it, the rows are dealt out one by one and each comes up once;
+        ``batch_size`` then counts the rows of one process.
+
+        Args:
+            rank: Number of this process, from 0.
+            world: How many there are.
+
+        Examples:
+            >>> x = torch.arange(7)
+            >>> [[rows.tolist() for (rows,) in Batches(x, batch_size=2).shard(rank, 2)]
+            ...     for rank in range(2)]
+            [[[0, 2], [4, 6]], [[1, 3], [5]]]
+        """
+        checks.integer("world", world, low=1)
+        if checks.integer("rank", rank, low=0) >= world:
+            raise ValueError(f"rank must be less than world={world}, got {rank}")
+        part = copy.copy(self)
+        if not self.shuffle:
+            part.tensors = tuple(tensor[rank::world] for tensor in self.tensors)
+            part.rows = len(part.tensors[0])
+            return part
+        smallest = self.batch_size if self.drop_last else self.rows % self.batch_size or world
+        if smallest < world:
+            raise ValueError(
+                f"world must be at most the rows of the smallest batch, {smallest}, got {world}; "
+                "take another batch_size, or drop_last=True"
+            )
+        part.rank, part.world = rank, world
+        return part
 
     def state_dict(self) -> dict[str, int]:
         """Where the latest iteration is: its epoch and the batch that comes next.
@@ -145,12 +182,15 @@ class Batches:
 
     def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        if self.world > 1:
+            size = len(rows) // self.world
+            rows = rows[self.rank * size : (self.rank + 1) * size]
         taken = [tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors]
         if self.device is not None:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:
             # Its own generator for each batch, so that one can start in the middle.
-            generator = seeds.generator(self.seed, "augment", epoch, batch)
+            generator = seeds.generator(self.seed, "augment", epoch, batch, self.rank)
             taken[0] = self.augment(taken[0], generator=generator)
         if self.transform is not None:
             taken[0] = self.transform(taken[0])

@@ -49,6 +49,6 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
         raise DataError(f"{path}: has {pixels.shape[3]} pictures and {labels.size} labels")
     digits = torch.from_numpy(labels.reshape(-1).astype("int64"))
     if int(digits.min()) < 1 or int(digits.max()) > _DIGITS:
-        raise DataError(f"{path}: y must hold 1 to {_DIGITS}, got {digits.unique().tolist()}")
+        raise DataError(f"{path}: y must hold 1 to {_DIGITS}, got {sorted(set(digits.tolist()))}")
     images = torch.from_numpy(pixels.transpose(3, 2, 0, 1).copy())
     return images, digits % _DIGITS
