@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gflowout.data import bench
 from gflowout.data.batches import Batches, balanced_weights
 from gflowout.data.transforms import Augment, Normalize
 
@@ -244,24 +243,6 @@ ONES = torch.ones(5, 2)
 def test_errors_name_the_argument(call, error: type[Exception], words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=words):
         call()
-
-
-def test_share_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """No figure is asserted: it is measured by hand, on a quiet machine."""
-    real = {"mnist": noise_images(40, 1, 28, 28)}
-    result = bench.share(
-        rounds=2, steps={"mnist": 3, "cifar": 1}, rows=16, batch_size=8, images=real
-    )
-    for name, steps, count in (("mnist", 3, 40), ("cifar", 1, 16)):
-        row = result[name]
-        assert row["steps"] == steps
-        assert row["rows"] == count
-        assert row["data"] > 0
-        assert row["step"] > 0
-        assert len(row["ratios"]) == 2
-    printed = capsys.readouterr().out
-    assert printed.strip() == bench.table(result)
-    assert printed.count("random bytes") == 1
 
 
 def test_shards_of_training_batches_make_the_batch() -> None:

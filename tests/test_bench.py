@@ -7,21 +7,25 @@ import pytest
 import torch
 
 from gflowout import bench
+from gflowout.bench import command, methods, overhead, show, timing
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     arguments = ["--quick", "--width", "2", "--repeats", "2"]
-    bench.main([*arguments, f"--out={folder / 'b.json'}", f"--plot={folder / 'b.png'}"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "fit_table", lambda repeats: overhead.fit_table(repeats, rows=512))
+        bench.main([*arguments, f"--out={folder / 'b.json'}", f"--plot={folder / 'b.png'}"])
     return folder
 
 
 def test_every_table_has_every_method(written: Path) -> None:
     record = json.loads((written / "b.json").read_text())
     assert list(record["tables"]) == [table.name for table in bench.tables(2, 2, 2)]
-    for result in record["tables"].values():
-        assert list(result["cases"]) == [bench.BARE, *bench.METHODS]
+    for table, result in record["tables"].items():
+        if table.startswith(("mlp", "resnet")):
+            assert list(result["cases"]) == [methods.BARE, *methods.METHODS]
         assert result["repeats"] == 2
         for name, case in result["cases"].items():
             for summary in (case["seconds"], *case["ratio_to"].values()):
@@ -51,7 +55,7 @@ def test_screen_shows_tables_and_threads_are_restored(
 ) -> None:
     before = torch.get_num_threads(), torch.get_rng_state()
     first = bench.tables(2, 1, 1)[:1]
-    monkeypatch.setattr(bench, "tables", lambda *_: first)
+    monkeypatch.setattr(command, "tables", lambda *_: first)
     bench.run(quick=True, repeats=1, out=tmp_path / "b.json")
     shown = capsys.readouterr().out
     assert "Training step, MLP 784-300-100-10, batch 128" in shown
@@ -73,8 +77,8 @@ def test_measure_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None
         pace *= 3
 
     cases = {"bare": lambda: case(1.0), "double": lambda: case(2.0)}
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: clock)
-    result = bench.measure(bench.Table("t", "T", ("bare",), 5, lambda: cases), slow_down)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock)
+    result = timing.measure(bench.Table("t", "T", ("bare",), 5, lambda: cases), slow_down)
     assert result["cases"]["bare"]["seconds"] == {
         "median": 9.0,
         "quartile_1": 3.0,
@@ -84,12 +88,12 @@ def test_measure_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_quartiles() -> None:
-    assert bench._summary([4.0, 1.0, 3.0, 2.0, 5.0]) == {
+    assert timing.summary([4.0, 1.0, 3.0, 2.0, 5.0]) == {
         "median": 3.0,
         "quartile_1": 2.0,
         "quartile_3": 4.0,
     }
-    assert set(bench._summary([2.0]).values()) == {2.0}
+    assert set(timing.summary([2.0]).values()) == {2.0}
 
 
 def test_an_interrupted_write_keeps_the_old_file(
@@ -104,7 +108,7 @@ def test_an_interrupted_write_keeps_the_old_file(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", fail)
         with pytest.raises(OSError, match="disk full"):
-            bench._write(target, "new")
+            show.write(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 

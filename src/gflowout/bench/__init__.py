@@ -1,0 +1,10 @@
+"""What things cost, as ratios measured side by side: ``gflowout bench``.
+
+Everything runs in one process on one thread. In every round each case of a table is timed once, and
+a ratio compares two times of the same round, so noise of the machine hits both sides alike.
+"""
+
+from gflowout.bench.command import main, run, tables
+from gflowout.bench.timing import Table, environment, measure
+
+__all__ = ["Table", "environment", "main", "measure", "run", "tables"]

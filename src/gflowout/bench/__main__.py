@@ -1,0 +1,5 @@
+"""``python -m gflowout.bench``."""
+
+from gflowout.bench.command import main
+
+main()
