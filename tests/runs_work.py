@@ -120,20 +120,18 @@ def tallied(seed: int) -> dict:
     )
 
 
-def study(folder: Path) -> None:
+def study(folder: Path, last: bool) -> None:
     run_study(
         chains(), "runs_work:steps", folder, engine=Pool(2, start="fork"), progress=False
     ).exit_code and sys.exit(1)
 
 
-def writing(folder: Path) -> None:
-    for seed in range(80):
-        if Run("writing", "m", "d", seed).id not in names(folder):
-            write(folder, tallied(seed))
-
-
-def names(folder: Path) -> set[str]:
-    return {path.stem for path in folder.glob("*.json")}
+def writing(folder: Path, last: bool) -> None:
+    """Write the next records; without end, unless this is the last life."""
+    there = {path.stem for path in folder.glob("*.json")}
+    for seed in range(len(there) + 5 if last else 1 << 30):
+        if Run("writing", "m", "d", seed).id not in there:
+            assert write(folder, tallied(seed))
 
 
 def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
@@ -143,7 +141,7 @@ def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
         process = os.fork()
         if process == 0:
             try:
-                job(folder)
+                job(folder, kills == times)
             except BaseException:
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)

@@ -28,7 +28,13 @@ LOG = "output.log"
 _GRACE = 10.0  # seconds from a worker's record to its end
 _TAIL = 8000  # bytes of its output that a record of failure keeps
 _BLOCK = 1 << 20
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class Child:
         self._started, self._clock = records.now(), time.monotonic()
         self._heard, self._recorded, self._weighed = b"", 0.0, 0.0
         self._record: dict[str, Any] | None = None
+        self.deaf = False
         with far, (task.folder / LOG).open("wb") as log:
             launch = _fork if start == "fork" else _spawn
             self._process: _Process = launch(far, log.fileno(), task.threads)
@@ -114,14 +121,23 @@ class Child:
                 return self._close(self._failure("memory limit", why))
         return None
 
+    @property
+    def ending(self) -> bool:
+        """Whether it has told its record, or nothing more will be heard of it."""
+        return self.deaf or self._record is not None
+
     def kill(self) -> None:
         """End the process and all it has started; no record."""
         self._close(None)
 
     def _listen(self, progress: Report) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while block := self.channel.recv(_BLOCK):
-                self._heard += block
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while block := self.channel.recv(_BLOCK):
+                    self._heard += block
+                self.deaf = True
+            except ConnectionError:
+                self.deaf = True
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -187,8 +203,9 @@ def supervise(
 
 
 def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
+    start = f"import socket, {worker.__name__} as worker\nworker.main(socket.socket(fileno={{}}))"
     return subprocess.Popen(
-        [sys.executable, "-m", worker.__name__, str(far.fileno())],
+        [sys.executable, "-P", "-c", start.format(far.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

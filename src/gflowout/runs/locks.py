@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class BusyError(RuntimeError):
@@ -33,6 +37,13 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
         except BlockingIOError:
             owner = os.pread(handle, 100, 0).decode(errors="replace").strip()
             raise BusyError(f"{path.parent}: {doing} ({owner or 'unknown'})") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            message = (
+                f"{path.parent}: this file system has no locks; see to it that no two work here"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()}\n".encode(), 0)
         yield

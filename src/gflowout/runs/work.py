@@ -10,6 +10,7 @@ Knows nothing of processes, engines or files of records.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import time
@@ -137,7 +138,7 @@ def surroundings(work: str, threads: int | None) -> dict[str, Any]:
         file = None
     return {
         "versions": environment.versions(),
-        "commit": environment.commit(None if file is None else Path(file)),
+        "commit": _commit(None if file is None else Path(file)),
         "machine": environment.machine(),
         "threads": threads,
     }
@@ -214,6 +215,12 @@ def describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error)),
         "output": None,
     }
+
+
+@functools.cache
+def _commit(file: Path | None) -> dict[str, Any] | None:
+    # Once per process: what counts is the code as it was loaded.
+    return environment.commit(file)
 
 
 @contextmanager

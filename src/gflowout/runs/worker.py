@@ -1,4 +1,4 @@
-"""A process of its own for one run: ``python -m gflowout.runs.worker <descriptor>``.
+"""What a process of its own does for one run.
 
 It talks with whoever started it through one socket, a JSON text per line. First it reads the
 task; then it tells its progress, and at last its record. It ends at once when the other side does,
@@ -29,9 +29,7 @@ def main(channel: socket.socket) -> None:
     reader = channel.makefile("r", encoding="utf-8")
     order = json.loads(reader.readline())
     threading.Thread(target=_watch, args=[channel], daemon=True).start()
-    for folder in order["path"]:
-        if folder not in sys.path:
-            sys.path.append(folder)
+    sys.path[:] = order["path"]
     last = 0.0
 
     def progress(step: int, steps: int, message: str) -> None:
@@ -56,7 +54,3 @@ def _watch(channel: socket.socket) -> None:
     finally:
         # The whole group: what this run has started ends with it.
         os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))

@@ -85,6 +85,8 @@ class Engine(ABC):
             (task.run.id for task in waiting), checks.integer("retries", retries, low=0)
         )
         running = 0
+        if not waiting:
+            return
         try:
             self.open(limits or Limits(), listen)
             while waiting or running:

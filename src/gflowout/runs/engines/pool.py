@@ -12,6 +12,7 @@ from gflowout.runs.environment import cores
 from gflowout.runs.work import Task
 
 _MOMENT = 0.1  # seconds between two looks at limits and at processes that died
+_BLINK = 0.005  # the same, while a process is about to end
 
 
 class Pool(Engine):
@@ -55,8 +56,10 @@ class Pool(Engine):
             yield Started(self._new.pop(0))
         with selectors.DefaultSelector() as selector:
             for child in self._children:
-                selector.register(child.channel, selectors.EVENT_READ)
-            selector.select(_MOMENT)
+                if not child.deaf:  # or it would be ready for ever
+                    selector.register(child.channel, selectors.EVENT_READ)
+            ending = any(child.ending for child in self._children)
+            selector.select(_BLINK if ending else _MOMENT)
         for child in list(self._children):
             steps: list[tuple[int, int, str]] = []
             record = child.poll(lambda *step, steps=steps: steps.append(step))

@@ -32,10 +32,9 @@ class Ray(Engine):
     A run whose node dies is done again on another.
 
     Args:
-        address: ``"auto"`` for the cluster this machine belongs to, ``"host:port"`` or
-            ``"ray://host:port"`` for another; ``None`` for ``$RAY_ADDRESS`` or else a cluster of
-            this machine alone, which ends with the study. Where this process is connected
-            already, that connection is used.
+        address: ``"auto"`` for the cluster this machine belongs to, ``"host:port"`` for one it
+            can join; ``None`` for ``$RAY_ADDRESS`` or else a cluster of this machine alone, which
+            ends with the study. Where this process is connected already, that is used.
         jobs: Cores of a cluster of this machine alone; by default all.
         cpus: CPUs per run; a run has as many threads, at least one.
         gpus: GPUs per run, also a part of one.
