@@ -1,0 +1,22 @@
+"""Tuning: search over any option, on validation data, with the same budget for every method.
+
+Stands on :mod:`gflowout.runs`: a trial is a run with a record. See ``docs/tuning.md``.
+"""
+
+from __future__ import annotations
+
+from gflowout.tuning.results import Trial, Tuned
+from gflowout.tuning.spaces import Choice, Integers, Numbers, Space, read_space, space
+from gflowout.tuning.tune import tune
+
+__all__ = [
+    "Choice",
+    "Integers",
+    "Numbers",
+    "Space",
+    "Trial",
+    "Tuned",
+    "read_space",
+    "space",
+    "tune",
+]

@@ -1,0 +1,248 @@
+"""What a search has found: trials, the best of each method, tables, a file and a plot."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gflowout.extras import require
+from gflowout.runs.table import span
+from gflowout.tuning.spaces import Choice, Numbers, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial.
+
+    Args:
+        method: Of which method.
+        number: From 0, in the order in which the search proposed them.
+        options: Those that were searched.
+        score: On validation data; ``None`` if the trial failed.
+        seconds: How long it took.
+        error: Why it failed, or ``None``.
+        run: Id of its run; its record is named so.
+    """
+
+    method: str
+    number: int
+    options: Mapping[str, Any]
+    score: float | None
+    seconds: float
+    error: str | None
+    run: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search.
+
+    Args:
+        trials: All trials, by method and number.
+        base: By method, the options that were not searched.
+        space: What was searched.
+        score: Name of the score.
+        direction: ``"minimize"`` or ``"maximize"``.
+    """
+
+    trials: tuple[Trial, ...]
+    base: Mapping[str, Mapping[str, Any]]
+    space: Space
+    score: str
+    direction: str
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in the order given."""
+        return list(self.base)
+
+    @property
+    def best(self) -> dict[str, Trial]:
+        """The best trial of each method that has a good one; of equal ones the first."""
+        sign = 1 if self.direction == "minimize" else -1
+        found: dict[str, Trial] = {}
+        for method in self.methods:
+            good = [trial for trial in self.of(method) if trial.score is not None]
+            if good:
+                found[method] = min(good, key=lambda trial: (sign * _score(trial), trial.number))
+        return found
+
+    @property
+    def failed(self) -> list[Trial]:
+        """Trials without a score."""
+        return [trial for trial in self.trials if trial.score is None]
+
+    def of(self, method: str) -> list[Trial]:
+        """The trials of a method."""
+        return [trial for trial in self.trials if trial.method == method]
+
+    def options(self, method: str) -> dict[str, Any]:
+        """All options of the best trial of a method, searched or not.
+
+        Raises:
+            ValueError: If all trials of the method failed.
+        """
+        best = self.best
+        if method not in best:
+            raise ValueError(f"method must be one with a good trial ({list(best)}), got {method!r}")
+        return {**self.base[method], **best[method].options}
+
+    def spread(self, method: str) -> dict[str, float]:
+        """Best, median and worst score of a method's trials, and how many have one."""
+        scores = sorted(_score(each) for each in self.of(method) if each.score is not None)
+        if self.direction == "maximize":
+            scores.reverse()
+        if not scores:
+            return {"best": math.nan, "median": math.nan, "worst": math.nan, "trials": 0}
+        middle = statistics.median(scores)
+        return {"best": scores[0], "median": middle, "worst": scores[-1], "trials": len(scores)}
+
+    def table(self) -> str:
+        """A row per method: the best trial, its options, and the spread."""
+        rows = [["method", "trials", "failed", "best", "median", "worst", "time", "best options"]]
+        for method in self.methods:
+            spread, trials = self.spread(method), self.of(method)
+            options = self.best[method].options if method in self.best else {}
+            rows.append(
+                [
+                    method,
+                    str(len(trials)),
+                    str(sum(trial.score is None for trial in trials)),
+                    *(f"{spread[name]:.4f}" for name in ("best", "median", "worst")),
+                    span(sum(trial.seconds for trial in trials)),
+                    ", ".join(f"{name}={_shown(value)}" for name, value in options.items()) or "-",
+                ]
+            )
+        return "\n".join([f"{self.score} ({self.direction}d)", *_aligned(rows)])
+
+    def listing(self) -> str:
+        """A row per trial."""
+        names = list(dict.fromkeys(name for trial in self.trials for name in trial.options))
+        rows = [["method", "trial", self.score, "time", *names, ""]]
+        for trial in self.trials:
+            known = "-" if trial.score is None else f"{trial.score:.4f}"
+            values = [
+                _shown(trial.options[name]) if name in trial.options else "" for name in names
+            ]
+            best = "best" if self.best.get(trial.method) == trial else ""
+            first = [trial.method, str(trial.number), known, span(trial.seconds)]
+            rows.append([*first, *values, trial.error or best])
+        return "\n".join(_aligned(rows))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per trial, with a column per option."""
+        pandas = require("pandas", extra="studies", purpose="a table of trials")
+        fields = ("method", "number", "score", "seconds", "error", "run")
+        rows = [
+            {**{name: getattr(each, name) for name in fields}, **each.options}
+            for each in self.trials
+        ]
+        table: pd.DataFrame = pandas.DataFrame(rows)
+        return table
+
+    def to_yaml(self) -> str:
+        """The space, and for each method the best options, the spread and all trials."""
+        require("yaml", extra="studies", purpose="tuning")
+        from gflowout.pipeline import yamls
+
+        best = self.best
+        content: dict[str, Any] = {
+            "score": self.score,
+            "direction": self.direction,
+            "space": self.space.lines(),
+            "methods": {},
+        }
+        for method in self.methods:
+            content["methods"][method] = {
+                "best": dict(best[method].options) if method in best else None,
+                "run": best[method].run if method in best else None,
+                "spread": self.spread(method),
+                "trials": [
+                    {
+                        "score": trial.score,
+                        "seconds": trial.seconds,
+                        "options": dict(trial.options),
+                        **({} if trial.error is None else {"error": trial.error}),
+                    }
+                    for trial in self.of(method)
+                ],
+            }
+        return yamls.text(content)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the score against each option, one colour per method.
+
+        Args:
+            path: Picture to write.
+        """
+        require("matplotlib", extra="demo", purpose="a plot of a search")
+        from matplotlib.figure import Figure
+
+        names = list(dict.fromkeys(name for trial in self.trials for name in trial.options))
+        figure = Figure(figsize=(3.6 * len(names), 3.4), layout="constrained")
+        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        best = self.best
+        for axis, name in zip(axes, names, strict=True):
+            domains = [self.space.of(method).get(name) for method in self.methods]
+            words = next((each for each in domains if isinstance(each, Choice)), None)
+            if words is not None:  # at equal distances, whatever they are
+                listed = [
+                    each
+                    for domain in domains
+                    if isinstance(domain, Choice)
+                    for each in domain.options
+                ]
+                labels = list(dict.fromkeys(_shown(each) for each in listed))
+                axis.set_xticks(range(len(labels)), labels)
+                axis.set_xlim(-0.5, len(labels) - 0.5)
+            elif any(isinstance(each, Numbers) and each.log for each in domains):
+                axis.set_xscale("log")
+            for place, method in enumerate(self.methods):
+                good = [
+                    each
+                    for each in self.of(method)
+                    if each.score is not None and name in each.options
+                ]
+                across = [
+                    each.options[name]
+                    if words is None
+                    else labels.index(_shown(each.options[name]))
+                    for each in good
+                ]
+                colour = f"C{place % 10}"
+                scores = [_score(each) for each in good]
+                axis.scatter(across, scores, s=22, alpha=0.7, color=colour, label=method)
+                for x, trial in zip(across, good, strict=True):
+                    if trial == best[method]:
+                        axis.scatter(
+                            [x], [_score(trial)], s=110, facecolors="none", edgecolors=colour
+                        )
+            axis.set_xlabel(name)
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[0].set_ylabel(self.score)
+        axes[0].legend(frameon=False)
+        figure.savefig(path, dpi=120)
+
+
+def _score(trial: Trial) -> float:
+    assert trial.score is not None
+    return trial.score
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
