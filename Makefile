@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 # One thread per process: on two cores, parallel processes beat parallel kernels.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo test lint types bench clean
+.PHONY: help install demo test lint types bench parity clean
 
 help:
 	@echo "make demo   train all methods on digits; writes demo.html"
 	@echo "make test   lint, types, doctests, README code and tests"
 	@echo "make bench  cost of every method relative to the bare backbone"
+	@echo "make parity our corruptions against imagecorruptions; DATA=folder with cifar10 and frost"
 	@echo "make clean  remove .venv and caches"
 
 install: $(VENV)/.installed
@@ -37,6 +38,13 @@ types: install
 
 bench: install
 	$(BIN)/gflowout bench
+
+# The other implementation asks for an OpenCV that needs a display's libraries; the headless one serves.
+DATA ?= $(GFLOWOUT_DATA)
+parity: install
+	$(BIN)/python -m pip install --quiet --no-deps imagecorruptions-imaug==1.1.5
+	$(BIN)/python -m pip install --quiet -c constraints.txt numba opencv-python-headless scikit-image
+	$(BIN)/python tests/corruption_parity.py --data-dir "$(DATA)"
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -121,9 +121,8 @@ def tallied(seed: int) -> dict:
 
 
 def study(folder: Path, last: bool) -> None:
-    run_study(
-        chains(), "runs_work:steps", folder, engine=Pool(2, start="fork"), progress=False
-    ).exit_code and sys.exit(1)
+    engine = Pool(2, start="fork")
+    assert not run_study(chains(), "runs_work:steps", folder, engine=engine, progress=False).failed
 
 
 def writing(folder: Path, last: bool) -> None:

@@ -181,7 +181,7 @@ def test_cifar_frost_takes_five_overlays_and_every_fifth_pixel() -> None:
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("size", [(63, 105), (350, 527), (386, 580), (97, 301)])
 def test_resize_agrees_with_opencv(mode: resample.Mode, size: tuple[int, int]) -> None:
-    cv2 = pytest.importorskip("cv2")
+    cv2 = pytest.importorskip("cv2", exc_type=ImportError)
     image = noise_images(3, 315, 527)
     method = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}[mode]
     pixels = image.permute(1, 2, 0).contiguous().numpy()
@@ -194,7 +194,7 @@ def test_resize_agrees_with_opencv(mode: resample.Mode, size: tuple[int, int]) -
 
 @pytest.mark.parametrize("size", [(315, 560), (350, 527), (323, 485)])
 def test_shrunken_overlays_agree_with_opencv(size: tuple[int, int]) -> None:
-    cv2 = pytest.importorskip("cv2")
+    cv2 = pytest.importorskip("cv2", exc_type=ImportError)
     image = noise_images(3, *size)
     expected = cv2.resize(image.permute(1, 2, 0).contiguous().numpy(), (0, 0), fx=0.2, fy=0.2)
     got = fit_overlays([image], (32, 32), 0.2)[0]
@@ -203,7 +203,7 @@ def test_shrunken_overlays_agree_with_opencv(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("size", "made"), [((32, 32), (347, 616)), ((630, 32), (693, 1232))])
 def test_enlarged_overlays_agree_with_opencv(size: tuple[int, int], made: tuple[int, int]) -> None:
-    cv2 = pytest.importorskip("cv2")
+    cv2 = pytest.importorskip("cv2", exc_type=ImportError)
     image = noise_images(3, 315, 560)
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     expected = cv2.resize(pixels, made[::-1], interpolation=cv2.INTER_CUBIC)
@@ -368,7 +368,7 @@ def real_frosts(real_data) -> list[Tensor]:  # type: ignore[no-untyped-def]
 def test_parity_with_imagecorruptions(
     kind: str, severity: int, cifar_images: Tensor, real_frosts: list[Tensor]
 ) -> None:
-    pytest.importorskip("imagecorruptions")
+    pytest.importorskip("imagecorruptions", exc_type=ImportError)
     from corruption_parity import oracle, ours
 
     images = cifar_images[:16]
@@ -381,7 +381,7 @@ def test_parity_with_imagecorruptions(
 @pytest.mark.parametrize("kind", KINDS)
 def test_parity_in_distribution(kind: str, cifar_images: Tensor, real_frosts: list[Tensor]) -> None:
     """Mean and spread of each image, with numbers of our own, within four standard errors."""
-    pytest.importorskip("imagecorruptions")
+    pytest.importorskip("imagecorruptions", exc_type=ImportError)
     from corruption_parity import oracle
 
     images = cifar_images[:100]
