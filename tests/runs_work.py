@@ -66,6 +66,8 @@ def fails_twice(run: Run, context: Context) -> Result:
 def die_once(run: Run, context: Context) -> Result:
     """Kills its own process the first time, if the options say how."""
     marker, way = context.folder / "died", run.options["way"]
+    if way == "wait":
+        return orphan(run, context)
     if way != "not" and not marker.exists():
         marker.touch()
         if way == "abort":
@@ -194,12 +196,37 @@ def cluster(folder: Path) -> None:
 
 
 def local_ray(folder: Path) -> None:
-    """A process that crashes, on a Ray cluster of this machine alone."""
+    """On a Ray cluster of this machine alone: a success, a crash, and Ctrl-C during the last."""
     import ray
 
-    runs = [Run("ways", "m", "d", 0, {"way": way}) for way in ("kill", "not")]
-    summary = run_study(runs, "runs_work:die_once", folder, engine=Ray(jobs=2), retries=1)
-    print(json.dumps({"done": summary.done, "connected": ray.is_initialized()}))
+    def interrupt() -> None:
+        while len(list(folder.glob("*0-??????????.json"))) < 2 or not processes(folder):
+            time.sleep(0.05)
+        running.extend(processes(folder))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    running: list[int] = []
+    threading.Thread(target=interrupt).start()
+    runs = [Run("ways", "m", "d", 0, {"way": way}) for way in ("kill", "not", "wait")]
+    try:
+        run_study(runs, "runs_work:die_once", folder, engine=Ray(jobs=2), retries=1)
+    except KeyboardInterrupt:
+        told = {"processes": running, "connected": ray.is_initialized()}
+        print(json.dumps({**told, "left": [one for one in running if alive(one)]}))
+
+
+def processes(folder: Path) -> list[int]:
+    """What the runs of :func:`orphan` in this folder wrote down."""
+    files = folder.glob(".scratch/*/processes")
+    return [int(number) for path in files for number in path.read_text().split()]
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import runs_work
@@ -51,12 +52,17 @@ def test_a_node_dies_half_way(tmp_path):
 
 
 @needs_ray
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_cluster_of_one_machine_ends_with_its_study(tmp_path):
     told, shown = scripted("local_ray", tmp_path)
-    assert told == {"done": 2, "connected": False}
+    assert len(told["processes"]) == 2
+    assert told["left"] == []
+    assert told["connected"] is False
     assert "killed by SIGKILL; will be tried again" in shown
+    assert "stopped: 2 of 3 done, 1 tried again, 1 left" in shown
     (failed,) = read(tmp_path, "failed")
     assert failed["error"]["kind"] == "died"
+    assert {record["metrics"]["way"] for record in read(tmp_path, "done")} == {"kill", "not"}
     assert {record["threads"] for record in read(tmp_path, "done")} == {1}
 
 

@@ -164,13 +164,6 @@ def test_folder_of_a_run_survives_attempts_and_goes_with_success(tmp_path):
     assert (elsewhere / runs(1)[0].id / "output.log").exists()
 
 
-def gone(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def wait_for(true, seconds=20.0):
     end = time.monotonic() + seconds
     while not true():
@@ -200,16 +193,15 @@ def driver(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_its_driver(how, driver, tmp_path):
-    files = tmp_path.glob(".scratch/*/processes")
-    processes = [int(number) for path in files for number in path.read_text().split()]
+    processes = runs_work.processes(tmp_path)
     assert len(processes) == 4
-    assert not any(gone(process) for process in processes)
+    assert all(runs_work.alive(process) for process in processes)
     # A second driver is told, and changes nothing.
     with pytest.raises(BusyError, match=f"another study is at work .*process {driver.pid}"):
         quietly(runs(1), "square", tmp_path)
     driver.send_signal(how)
     _, told = driver.communicate(timeout=20)
-    wait_for(lambda: all(gone(process) for process in processes))
+    wait_for(lambda: not any(runs_work.alive(process) for process in processes))
     if how == signal.SIGINT:
         assert "stopped: 0 of 3 done, 3 left" in told
         assert "start the same study again" in told

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from gflowout.runs.work import Task, surroundings
 
 _MOMENT = 0.2  # seconds to wait for results before the next look at the news
 _PAUSE = 1.0  # seconds between two reports of a run
+_PATIENCE = 5.0  # seconds for runs to stop when asked to
 _MOST = 2000  # tasks handed to Ray at once; the others wait here
 
 
@@ -92,7 +94,8 @@ class Ray(Engine):
     def begin(self, task: Task) -> None:
         """See the base class."""
         task = replace(task, threads=max(1, int(self.cpus)))
-        reference = self._remote.remote(task.to_dict(), self._limits, self._board)
+        path = [os.path.abspath(folder) for folder in sys.path]
+        reference = self._remote.remote(task.to_dict(), self._limits, self._board, path)
         self._tasks[reference] = _Pending(task)
 
     def poll(self) -> Iterator[Event]:
@@ -112,9 +115,15 @@ class Ray(Engine):
         """Cancel what runs; end the cluster if it was started here."""
         if self._ray is None or not self._ray.is_initialized():
             return
-        for reference in self._tasks:
-            with contextlib.suppress(Exception):
-                self._ray.cancel(reference, force=True)
+        # First as Ctrl-C, which lets nodes end the processes of their runs and all these started.
+        left = list(self._tasks)
+        for force in (False, True):
+            for reference in left:
+                with contextlib.suppress(Exception):
+                    self._ray.cancel(reference, force=force)
+            if left and not force:
+                with contextlib.suppress(Exception):
+                    _, left = self._ray.wait(left, num_returns=len(left), timeout=_PATIENCE)
         self._tasks.clear()
         if self._board is not None:
             with contextlib.suppress(Exception):
@@ -207,8 +216,15 @@ class _Board:
         return taken
 
 
-def _do(order: dict[str, Any], limits: tuple[float | None, float | None], board: Any) -> Any:
+def _do(
+    order: dict[str, Any],
+    limits: tuple[float | None, float | None],
+    board: Any,
+    path: list[str],
+) -> dict[str, Any]:
     """What Ray calls on a node."""
+    # Ray itself hands on the folder of the script only.
+    sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
     task = Task.from_dict(order)
     last = 0.0
 
