@@ -227,6 +227,13 @@ def test_commit_of_the_work(tmp_path):
     assert environment.commit(None) is None
 
 
+def test_the_record_on_the_page_is_a_real_one():
+    page = (Path(__file__).parents[1] / "docs" / "runs.md").read_text()
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    record = records.from_text(text)
+    assert set(record) == set(runs_work.tallied(0))
+
+
 def test_frame_has_a_column_per_figure(folder):
     pytest.importorskip("pandas")
     table = frame(folder)
