@@ -11,6 +11,7 @@ import typer
 import gflowout
 from gflowout.console import explained, writable
 from gflowout.data_commands import data
+from gflowout.study_commands import register
 
 app = typer.Typer(
     name="gflowout",
@@ -104,6 +105,7 @@ def bench(
 
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
 app.add_typer(study, name="study")
+register(app, study)
 app.add_typer(data, name="data")
 
 
