@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import multiprocessing
@@ -137,16 +138,25 @@ def test_first_record_stays(tmp_path):
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
-def test_damaged_record_is_set_aside_and_written_anew(tmp_path):
+def _no_links(source, target):
+    raise OSError(errno.EPERM, "no links here")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_damaged_record_is_set_aside_and_written_anew(links, tmp_path, monkeypatch):
+    if not links:
+        monkeypatch.setattr(os, "link", _no_links)
     record = runs_work.tallied(0)
     path = tmp_path / records.filename(record)
     path.write_text("{")
     with pytest.warns(RecordWarning, match="half-written"):
         assert records.finished(tmp_path) == set()
-    with pytest.warns(RecordWarning, match="set aside"):
+    with pytest.warns(RecordWarning, match="written anew"):
         assert records.write(tmp_path, record)
     assert records.finished(tmp_path) == {record["id"]}
     assert (tmp_path / f"{path.name}.damaged").read_text() == "{"
+    assert not records.write(tmp_path, record)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def _write_all(folder, barrier, results):

@@ -107,10 +107,14 @@ def test_memory_limit(tmp_path):
 
 
 def test_a_fresh_interpreter_needs_no_main_guard(tmp_path):
-    """Scripts start studies at their top level; workers must not run them again."""
+    """Scripts start studies at their top level; workers must not run them again.
+
+    Nor are the optional packages needed.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         f"import sys; sys.path.append({str(Path(runs_work.__file__).parent)!r})\n"
+        "sys.modules.update(dict.fromkeys(['pandas', 'ray', 'rich']))  # not there\n"
         "from gflowout.runs import Pool, Run, run_study\n"
         "runs = [Run('toy', 'm', 'd', 0, {'way': 'kill'})]\n"
         "summary = run_study(runs, 'runs_work:die_once', 'out', engine=Pool(2))\n"

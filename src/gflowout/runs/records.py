@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import re
-import tempfile
+import secrets
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -112,14 +113,12 @@ def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / filename(record)
-    handle, name = tempfile.mkstemp(prefix=_HALF, dir=folder)
-    half = Path(name)
+    half = folder / f"{_HALF}{secrets.token_hex(8)}"
     try:
-        with open(handle, "w", encoding="utf-8") as stream:
+        with half.open("x", encoding="utf-8") as stream:
             stream.write(to_text(record))
             stream.flush()
             os.fsync(stream.fileno())
-        half.chmod(0o666 & ~_umask())
         written = _publish(half, path)
     finally:
         half.unlink(missing_ok=True)
@@ -253,18 +252,18 @@ def _publish(half: Path, path: Path) -> bool:
         os.link(half, path)
         return True
     except FileExistsError:
-        if _load(path)[0] is not None:
-            return False
-        aside = path.with_name(f"{path.name}.damaged")
-        warnings.warn(f"{path}: damaged; set aside as {aside.name}", RecordWarning, stacklevel=3)
-        with contextlib.suppress(OSError):
-            os.link(path, aside)
+        pass
     except OSError as error:
         # Some file systems have no links. The lock of the study keeps others away there.
         if error.errno not in _NO_LINKS:
             raise
-        if path.exists():
+    if path.exists():
+        if _load(path)[0] is not None:
             return False
+        aside = path.with_name(f"{path.name}.damaged")
+        shutil.copyfile(path, aside)
+        message = f"{path}: damaged; kept as {aside.name} and written anew"
+        warnings.warn(message, RecordWarning, stacklevel=3)
     half.replace(path)
     return True
 
@@ -281,9 +280,3 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
