@@ -12,6 +12,7 @@ import gflowout
 from gflowout.console import explained, writable
 from gflowout.data_commands import data
 from gflowout.study_commands import register
+from gflowout.train_commands import register as register_training
 
 app = typer.Typer(
     name="gflowout",
@@ -102,6 +103,8 @@ def bench(
             quick=quick, width=width, repeats=repeats, out=out, plot=plot, only=only or ()
         )
 
+
+register_training(app)
 
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
 app.add_typer(study, name="study")

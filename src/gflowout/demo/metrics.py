@@ -13,16 +13,11 @@ from dataclasses import dataclass
 import torch
 from scipy.special import stdtr
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    binary_average_precision,
-    multiclass_accuracy,
-    multiclass_calibration_error,
-)
 
-from gflowout import Predictive
+from gflowout import Predictive, metrics
+from gflowout.metrics import BINS, accuracy, brier
 
-BINS = 15
+__all__ = ["BINS", "METRICS", "Metric", "accuracy", "brier", "findings", "inside", "outside"]
 
 
 @dataclass(frozen=True)
@@ -63,37 +58,9 @@ METRICS = (
 )
 
 
-def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Mean squared distance between probabilities and the one-hot label, summed over classes.
-
-    Args:
-        probabilities: [batch, classes].
-        labels: [batch].
-
-    Examples:
-        >>> brier(torch.tensor([[0.8, 0.2]]), torch.tensor([0]))
-        tensor(0.0800)
-    """
-    truth = torch.nn.functional.one_hot(labels, probabilities.shape[-1])
-    return (probabilities - truth).square().sum(-1).mean()
-
-
-def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Fraction of labels that got the largest probability."""
-    classes = probabilities.shape[-1]
-    return multiclass_accuracy(probabilities, labels, classes, average="micro")
-
-
 def inside(pred: Predictive, labels: Tensor) -> dict[str, float]:
     """Scores of a prediction whose labels are known."""
-    probabilities = pred.mean
-    classes = probabilities.shape[-1]
-    return {
-        "accuracy": accuracy(probabilities, labels).item(),
-        "nll": -pred.log_prob(labels).mean().item(),
-        "ece": multiclass_calibration_error(probabilities, labels, classes, n_bins=BINS).item(),
-        "brier": brier(probabilities, labels).item(),
-    }
+    return metrics.classification(pred.mean, labels, pred.log_prob(labels))
 
 
 def outside(known: Predictive, unknown: Predictive) -> dict[str, float]:
@@ -101,20 +68,13 @@ def outside(known: Predictive, unknown: Predictive) -> dict[str, float]:
 
     The mutual information's AUROC is NaN for a method whose draws are all the same.
     """
-    # torchmetrics squashes scores outside [0, 1]; entropy is at most the log of the classes.
-    limit = math.log(known.mean.shape[-1])
-    target = torch.cat([torch.zeros(len(known.mean)), torch.ones(len(unknown.mean))]).long()
-
-    def score(pair: Sequence[Tensor]) -> Tensor:
-        return (torch.cat(list(pair)) / limit).clamp(0, 1)
-
-    entropy = score([known.entropy(), unknown.entropy()])
-    disagreement = score([known.mutual_information(), unknown.mutual_information()])
+    entropy = metrics.detection(known.entropy(), unknown.entropy())
+    disagreement = metrics.detection(known.mutual_information(), unknown.mutual_information())
     draws_differ = bool((known.samples != known.samples[:1]).any())
     return {
-        "auroc": binary_auroc(entropy, target).item(),
-        "aupr": binary_average_precision(entropy, target).item(),
-        "auroc_mi": binary_auroc(disagreement, target).item() if draws_differ else math.nan,
+        "auroc": entropy["auroc"],
+        "aupr": entropy["aupr"],
+        "auroc_mi": disagreement["auroc"] if draws_differ else math.nan,
     }
 
 

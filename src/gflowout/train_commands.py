@@ -1,0 +1,448 @@
+"""``gflowout train``, ``evaluate`` and ``predict``: a model from data to predictions on files."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gflowout.console import explained, writable
+from gflowout.data.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gflowout.pipeline.config import Config
+    from gflowout.pipeline.run import Trained
+
+WRONG_USAGE = 2
+_EXITS = (
+    "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
+    "configuration, 130 interrupted."
+)
+_DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),
+]
+_Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `train` wrote.")]
+_Samples = Annotated[int, typer.Option(min=1, help="Draws of masks.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command(
+        epilog="Examples:\n\n- `gflowout train --data mnist --out runs/mnist`\n\n"
+        "- `gflowout train --data patients.csv --set data.target=died --out runs/patients`\n\n"
+        "- `gflowout train --config c.yaml --method mc --set fit.lr=3e-4 --out runs/mc`\n\n"
+        f"- `gflowout train --config c.yaml --dry-run`\n\n{_EXITS}"
+    )(train)
+    app.command(
+        epilog="Examples:\n\n- `gflowout evaluate runs/mnist`\n\n"
+        "- `gflowout evaluate runs/mnist --rotate --ood notmnist --json scores.json`\n\n"
+        "- `gflowout evaluate runs/cifar10 --corruption snow --corruption frost --severity 3`\n\n"
+        f"{_EXITS}"
+    )(evaluate)
+    app.command(
+        epilog="Examples:\n\n- `gflowout predict runs/mnist digits/ -o predictions.csv`\n\n"
+        "- `gflowout predict runs/patients new.csv -o predictions.parquet --samples 50`\n\n"
+        f"{_EXITS}"
+    )(predict)
+
+
+def train(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file; every key of it can be overridden.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set, or a CSV, Parquet, NPZ file or image folder.")
+    ] = None,
+    data_dir: _DataDir = None,
+    method: Annotated[str | None, typer.Option(help="Method. Default: gflowout.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="auto, mlp or resnet18.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs at most. Default: 20.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random. Default: 0.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the configuration."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder of the run; made if missing.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what it would cost; write none.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start anew in a folder that holds a run.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but problems.")] = False,
+) -> None:
+    """Train a model on a data set or on your own files.
+
+    Call it again with the same folder to go on after an interruption. Options here go before the
+    configuration file, `--set` before both. See docs/command-line.md for every key.
+    """
+    if out is None and not dry_run:
+        raise typer.BadParameter("is needed, unless with --dry-run", param_hint="--out")
+    overrides = _overrides(
+        {
+            "data.source": data,
+            "data.directory": None if data_dir is None else str(data_dir),
+            "method.name": method,
+            "backbone.name": backbone,
+            "fit.epochs": epochs,
+            "seed": seed,
+        }
+    )
+    with _told(out):
+        from gflowout.pipeline import config as configs
+        from gflowout.pipeline import run, sources
+
+        settings = configs.read(config, [*overrides, *(set_ or ())])
+        if out is not None and not restart:
+            run.check_folder(settings, out)
+        if dry_run:
+            _print_plan(settings, out)
+            return
+        assert out is not None
+        _can_make(out)
+        task = sources.load(settings.data, settings.seed)
+        trained = run.train(settings, out, progress=not quiet, resume=not restart, task=task)
+        if not quiet:
+            _print_training(trained, task.notes)
+
+
+def evaluate(
+    run: _Run,
+    data_dir: _DataDir = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    rotate: Annotated[bool, typer.Option("--rotate", help="Images turned at random, too.")] = False,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="snow, frost or gaussian_noise, too; may be repeated."),
+    ] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions.")] = 3,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATA", help="Tell these data from the run's; may be repeated."),
+    ] = None,
+    samples: _Samples = 20,
+    seed: _Seed = 0,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="File to write the scores to.")
+    ] = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Score a trained model: accuracy, calibration, shifted images, unlike data."""
+    if json_out is not None:
+        writable(json_out, "--json")
+    with _told():
+        from gflowout.data.corruptions import KINDS
+        from gflowout.pipeline import evaluation, sources
+        from gflowout.pipeline import run as runs
+
+        _choice("--split", split, sources.SPLITS)
+        for kind in corruption or ():
+            _choice("--corruption", kind, KINDS)
+        trained = runs.load(run)
+        task, changed = runs.data(trained, data_dir)
+        if split in changed:
+            _warn(f"the {split} part is not what it was in training: other data, or changed files")
+        directory = data_dir if data_dir is not None else trained.config.data.directory
+        with _watching(quiet) as watch:
+            scores = evaluation.evaluate(
+                trained.model,
+                task,
+                split=split,
+                rotate=rotate,
+                corrupt=[(kind, severity) for kind in corruption or ()],
+                ood=ood or (),
+                data_dir=directory,
+                samples=samples,
+                seed=seed,
+                watch=watch,
+            )
+        count = len(task.part(split))
+        facts = {"run": str(run), "split": split, "examples": count, "samples": samples}
+        _print_scores(trained, facts, scores)
+        if json_out is not None:
+            _write_json(json_out, {**facts, "seed": seed, "scores": scores})
+
+
+def predict(
+    run: _Run,
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(help="A CSV, Parquet or NPZ file, a folder of images, or images."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="CSV, Parquet or NPZ file to write.")
+    ] = Path("predictions.csv"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    samples: _Samples = 20,
+    seed: _Seed = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but problems.")] = False,
+) -> None:
+    """Predict with uncertainty: one row per input, prepared exactly as in training."""
+    writable(out)
+    with _told():
+        from gflowout.pipeline import predict as predicting
+        from gflowout.pipeline import run as runs
+
+        if out.suffix.lower() not in predicting.FORMATS:
+            allowed = ", ".join(predicting.FORMATS)
+            raise typer.BadParameter(f"must end in {allowed}, got {out}", param_hint="--out")
+        if out.exists() and not force:
+            raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
+        trained = runs.load(run)
+        with _bar(quiet) as bar:
+            line = bar.add_task("predicting", total=None)
+            frame, notes = predicting.predict(
+                trained.model,
+                trained.problem,
+                inputs,
+                samples=samples,
+                seed=seed,
+                advance=lambda done: bar.advance(line, done),
+                started=lambda total: bar.update(line, total=total),
+            )
+        predicting.write(frame, out)
+        if not quiet:
+            _print_predictions(frame, notes, out)
+
+
+@contextmanager
+def _told(out: Path | None = None) -> Iterator[None]:
+    """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
+    from gflowout.extras import require
+
+    with explained(DataError):
+        for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
+            require(module, extra="studies", purpose="this command")
+        from gflowout.pipeline.config import ConfigError
+        from gflowout.training import DivergedError, TrainingWarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if issubclass(category, TrainingWarning):
+                _warn(str(message))
+            else:
+                shown(message, category, *rest)
+
+        shown = warnings.showwarning
+        warnings.showwarning = show  # type: ignore[assignment]
+        try:
+            yield
+        except ConfigError as error:
+            for line in error.problems:
+                typer.echo(line, err=True)
+            raise typer.Exit(WRONG_USAGE) from error
+        except DivergedError as error:
+            typer.echo(f"training failed: {error}", err=True)
+            raise typer.Exit(1) from error
+        except DataError:
+            raise
+        except OSError as error:
+            typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_how_to_go_on(out)) from error
+        finally:
+            warnings.showwarning = shown
+
+
+def _how_to_go_on(out: Path | None) -> str:
+    if out is None:
+        return "nothing was written"
+    from gflowout.pipeline.run import CONFIG
+    from gflowout.training import checkpoints
+
+    if not (out / CONFIG).is_file():
+        return "nothing was trained yet"
+    done = len(checkpoints.epochs(out / "checkpoints"))
+    saved = "all complete epochs are saved" if done else "no epoch was complete"
+    return f"{saved}; go on with: gflowout train --config {out / CONFIG} --out {out}"
+
+
+def _overrides(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
+
+
+def _choice(option: str, value: str, allowed: Iterable[str]) -> None:
+    from gflowout import checks
+
+    try:
+        checks.choice("it", value, allowed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).removeprefix("it "), param_hint=option) from error
+
+
+def _can_make(out: Path) -> None:
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise typer.BadParameter(f"{there} is a file, not a folder", param_hint="--out")
+    if not os.access(there, os.W_OK):
+        raise typer.BadParameter(f"no permission to write into {there}", param_hint="--out")
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def _print_plan(settings: Config, out: Path | None) -> None:
+    from gflowout.pipeline import sources
+    from gflowout.pipeline.plan import duration, plan
+    from gflowout.training import checkpoints
+
+    task = sources.load(settings.data, settings.seed)
+    found = plan(settings, task)
+    lines = list(found.lines)
+    if out is not None:
+        done = checkpoints.last(out / "checkpoints")
+        state = "new" if done is None else f"goes on after epoch {checkpoints.epoch_of(done) + 1}"
+        lines.append(("folder", f"{out} ({state})"))
+    lines.append(
+        ("cost", f"about {duration(found.total)} in all: {duration(found.epoch)} an epoch, "
+                 f"{duration(found.step)} a step, measured here on a few steps")
+    )  # fmt: skip
+    for word, text in lines:
+        typer.echo(f"{word:<12}{text}")
+    typer.echo("nothing was written")
+
+
+def _print_training(trained: Trained, notes: Iterable[str]) -> None:
+    from gflowout.pipeline.plan import duration
+
+    result = trained.result
+    assert result is not None
+    best = result.history[result.best_epoch]
+    for note in notes:
+        typer.echo(f"note: {note}")
+    figures = f"validation NLL {best['valid/nll']:.4f}"
+    if "valid/accuracy" in best:
+        figures += f", accuracy {100 * best['valid/accuracy']:.2f} %"
+    epochs = len(result.history)
+    how = "stopped early, no better for a while" if result.stopped == "patience" else "all done"
+    went_on = f", {result.resumed} of them before" if result.resumed else ""
+    typer.echo(f"{epochs} epochs ({how}{went_on}) in {duration(result.seconds)}")
+    typer.echo(f"best epoch {result.best_epoch + 1}: {figures}")
+    typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
+    typer.echo(f"next: gflowout evaluate {trained.folder}")
+
+
+_NAMES = {
+    "accuracy": "accuracy %", "nll": "NLL", "brier": "Brier", "ece": "ECE", "auroc": "AUROC",
+    "aupr": "AUPR", "fpr95": "FPR95", "rmse": "RMSE", "mae": "MAE",
+    "coverage90": "in 90 % interval, %",
+}  # fmt: skip
+_PERCENT = ("accuracy", "coverage90")
+
+
+def _print_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, float]) -> None:
+    config = trained.config
+    typer.echo(
+        f"{facts['run']}: {config.method.name} on {config.data.source}, {facts['split']} part, "
+        f"{facts['examples']:,} examples, {facts['samples']} draws"
+    )
+    plain: dict[str, dict[str, float]] = {}
+    unlike: dict[str, dict[str, float]] = {}
+    for key, value in scores.items():
+        head, _, metric = key.rpartition("/")
+        if "/" in head:
+            unlike.setdefault(head, {})[metric] = value
+        else:
+            plain.setdefault(head or facts["split"], {})[metric] = value
+    _print_table(["data"], {(name,): row for name, row in plain.items()})
+    if unlike:
+        typer.echo(f"\ntold from the {facts['split']} part by uncertainty:")
+        rows: dict[tuple[str, ...], dict[str, float]] = {
+            (name, score.replace("_", "-")): row
+            for key, row in unlike.items()
+            for name, _, score in [key.rpartition("/")]
+        }
+        _print_table(["data", "score"], rows)
+
+
+def _print_table(heads: list[str], rows: dict[tuple[str, ...], dict[str, float]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    metrics = list(next(iter(rows.values())))
+    for metric in metrics:
+        table.add_column(_NAMES.get(metric, metric), justify="right", no_wrap=True)
+    for names, row in rows.items():
+        table.add_row(*names, *(_figure(metric, row[metric]) for metric in metrics))
+    _console().print(table)
+
+
+def _figure(metric: str, value: float) -> str:
+    if value != value:
+        return "-"
+    return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:.4f}"
+
+
+def _print_predictions(frame: Any, notes: Iterable[str], out: Path) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"{out}: {len(frame):,} rows; columns {_columns(frame)}")
+    score = "mutual_information" if "mutual_information" in frame else "std"
+    if score == "mutual_information" and not frame[score].any():
+        score = "entropy"
+    label = frame.columns[0]
+    unsure = frame.nlargest(3, score)
+    listed = ", ".join(f"{row[label]} ({row[score]:.3g})" for _, row in unsure.iterrows())
+    typer.echo(f"most unsure by {score}: {listed}")
+
+
+def _columns(frame: Any) -> str:
+    names = list(frame.columns)
+    classes = [name for name in names if name.startswith("p_")]
+    if len(classes) > 2:
+        first = names.index(classes[0])
+        names[first : first + len(classes)] = [f"{classes[0]} ... {classes[-1]}"]
+    return ", ".join(names)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    from gflowout.runs.values import pack
+    from gflowout.training.checkpoints import write_bytes
+
+    text = json.dumps(pack(content)[0], indent=1, allow_nan=False).encode()
+    write_bytes(path, lambda stream: stream.write(text))
+    typer.echo(f"{path}: written")
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=stderr)
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Any]:
+    from rich import progress
+
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=24),
+        progress.TaskProgressColumn(),
+        progress.TimeRemainingColumn(),
+        console=_console(stderr=True),
+        transient=True,
+        disable=quiet,
+    ) as bar:
+        yield bar
+
+
+@contextmanager
+def _watching(quiet: bool) -> Iterator[Any]:
+    with _bar(quiet) as bar:
+        yield lambda what, batches: bar.track(batches, total=len(batches), description=what)
