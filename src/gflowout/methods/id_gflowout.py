@@ -55,8 +55,8 @@ class IDGFlowOutOptions(Options):
         log_z: ``"batch"``, the mean over the masks of the batch; or ``"learned"``, one number.
         draws: Masks scored on the same examples in one step.
         group_size: Examples that share one mask. ``None``: the batch forms 8 groups, or a single
-            one if ``draws`` is above 1.
-        train_size: Number of training examples.
+            one if ``draws`` is above 1. Of one process, where several train together.
+        train_size: Number of training examples, of all processes together.
         blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
     """
 

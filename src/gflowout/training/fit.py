@@ -121,6 +121,11 @@ def fit(
         raise TypeError(f"options must be FitOptions or None, got {type(options).__name__}")
     if options.patience is not None and valid is None:
         raise ValueError(f"patience={options.patience} needs valid, got valid=None")
+    if options.devices * options.nodes > 1 and folder is None:
+        raise ValueError(
+            f"folder must be given to train with {options.devices * options.nodes} processes: it "
+            "is where they meet"
+        )
     require("lightning", extra="train", purpose="gflowout.training.fit")
     from gflowout.training import module as modules
 
@@ -130,24 +135,24 @@ def fit(
         began = time.monotonic()
         saved = place / "checkpoints"
         start = _prepare(place, saved, options, resume)
-        done = _read_json(place / _DONE)
-        if done is None or start is None:
-            trainer, stopper = _trainer(options, place, saved, progress, loggers, callbacks,
-                                        strategy, valid is not None)  # fmt: skip
+        if start is None or not (place / _DONE).exists():
+            trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
+                               valid is not None)  # fmt: skip
             with _quiet():
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
-            early = stopper is not None and stopper.stopped_epoch > 0
-            done = {"stopped": "patience" if early else "epochs", "epochs": len(lit.history)}
+                trainer.strategy.barrier()  # the first rank has written everything
             if trainer.is_global_zero:
-                _write_json(place / _DONE, done)
-        else:
-            lit.on_load_checkpoint(checkpoints.read(start))
-        best, score = _load_best(model, saved, lit.history)
+                _write_json(place / _DONE, {"epochs": trainer.current_epoch})
+        end = checkpoints.last(saved)
+        if end is None:
+            raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
+        history = checkpoints.read(end)["gflowout_history"]
+        best, score = _load_best(model, saved, history)
         return FitResult(
-            history=lit.history,
+            history=history,
             best_epoch=best,
             best_score=score,
-            stopped=str(done["stopped"]),
+            stopped="epochs" if len(history) == options.epochs else "patience",
             seconds=time.monotonic() - began,
             resumed=0 if start is None else checkpoints.epoch_of(start) + 1,
             folder=None if folder is None else place,
@@ -163,22 +168,20 @@ def _trainer(
     callbacks: Sequence[Any],
     strategy: Any,
     validate: bool,
-) -> tuple[Any, Any]:
-    """Lightning's trainer, and its early stopping if there is one."""
+) -> Any:
+    """Lightning's trainer."""
     from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import Callback, EarlyStopping
 
     from gflowout.training.callbacks import MONITOR, Alarms, AtomicIO, KeepBest, Progress, Table
 
     own: list[Callback] = [KeepBest(saved, options.keep), Table(folder), Alarms()]
-    stopper = None
     if options.patience is not None:
-        stopper = EarlyStopping(MONITOR, options.min_delta, options.patience, check_finite=False)
-        own.append(stopper)
+        own.append(EarlyStopping(MONITOR, options.min_delta, options.patience, check_finite=False))
     if progress:
         own.append(Progress())
     with _quiet():
-        trainer = Trainer(
+        return Trainer(
             accelerator=options.accelerator,
             devices=options.devices,
             num_nodes=options.nodes,
@@ -195,7 +198,6 @@ def _trainer(
             num_sanity_val_steps=0,
             log_every_n_steps=_NEVER,
         )
-    return trainer, stopper
 
 
 @contextmanager
@@ -209,15 +211,19 @@ def _folder(folder: str | Path | None) -> Iterator[Path]:
 
 def _prepare(folder: Path, saved: Path, options: FitOptions, resume: bool) -> Path | None:
     """Make the folder fit for the run; return the checkpoint to start from."""
-    saved.mkdir(parents=True, exist_ok=True)
-    checkpoints.clean(saved)
-    checkpoints.clean(folder)
+    from lightning.pytorch.utilities import rank_zero_only
+
+    first = not getattr(rank_zero_only, "rank", 0)  # the others must not clean up after it
     wanted = json.loads(json.dumps(dataclasses.asdict(options)))
-    if not resume:
+    if first:
+        saved.mkdir(parents=True, exist_ok=True)
+        checkpoints.clean(saved)
+        checkpoints.clean(folder)
+    if first and not resume:
+        (folder / _DONE).unlink(missing_ok=True)
         for path in checkpoints.epochs(saved).values():
             path.unlink()
-        (folder / _DONE).unlink(missing_ok=True)
-    start = checkpoints.last(saved)
+    start = checkpoints.last(saved) if resume else None
     had = _read_json(folder / _OPTIONS)
     if start is not None and had is not None and had != wanted:
         changed = ", ".join(
@@ -229,7 +235,8 @@ def _prepare(folder: Path, saved: Path, options: FitOptions, resume: bool) -> Pa
             f"folder {folder} holds a run with other options: {changed}. Take another folder, the "
             "same options, or resume=False to start anew"
         )
-    _write_json(folder / _OPTIONS, wanted)
+    if first:
+        _write_json(folder / _OPTIONS, wanted)
     return start
 
 
@@ -294,4 +301,5 @@ _REMARKS = (
     ".*Checkpoint directory .* exists and is not empty",
     ".*treespec, LeafSpec.*",
     ".*You called `self.log.*in your `on_train_epoch_end`.*",
+    ".*It is recommended to use `self.log.*sync_dist=True.*",
 )

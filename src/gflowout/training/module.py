@@ -123,7 +123,7 @@ class MaskedModule(lightning.LightningModule):
     def validation_step(self, batch: Any, index: int) -> None:
         """Score the average over drawn masks; the draws are the same in every epoch."""
         args, kwargs, y = self.unpack(batch)
-        generator = seeds.generator(self.options.seed, "valid", index, self.global_rank)
+        generator = seeds.generator(self.options.seed, "valid", index)
         if self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
         pred = self.model.predict(
@@ -137,16 +137,17 @@ class MaskedModule(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation loss, over all ranks."""
-        sums = self.trainer.strategy.reduce(self._valid.to(self.device), reduce_op="sum")
-        count, nll, hits = sums.tolist()
-        self.log("valid/nll", nll / count, rank_zero_only=True)
+        count, nll, hits = self._joint(self._valid, "sum")
+        self.log("valid/nll", nll / count)
         if not math.isnan(hits):
-            self.log("valid/accuracy", hits / count, rank_zero_only=True)
+            self.log("valid/accuracy", hits / count)
 
     def on_train_epoch_end(self) -> None:
         """Log the numbers of the epoch and add them to the history."""
-        numbers = self._statistics.numbers()
-        self.log_dict(numbers, rank_zero_only=True)
+        own = self._statistics.numbers()
+        joint = self._joint(torch.tensor(list(own.values())), "mean")
+        numbers = dict(zip(own, joint, strict=True))
+        self.log_dict(numbers)
         valid = {
             name: float(value)
             for name, value in self.trainer.callback_metrics.items()
@@ -156,6 +157,13 @@ class MaskedModule(lightning.LightningModule):
         self.history.append(
             {"epoch": self.current_epoch, "lr": self.options.lr * factor, **numbers, **valid}
         )
+
+    def _joint(self, values: Tensor, operation: str) -> list[float]:
+        """Sums or means over all ranks."""
+        single = self.device.type == "mps"  # which has no double precision
+        values = values.to(self.device, torch.float32 if single else torch.float64)
+        joint: list[float] = self.trainer.strategy.reduce(values, reduce_op=operation).tolist()
+        return joint
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the history in the checkpoint."""
