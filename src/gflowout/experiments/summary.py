@@ -57,7 +57,10 @@ def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
         differ = [
             name for name in names if len({canonical(each.get(name)) for each in choices}) > 1
         ]
-        for options, part in zip(choices, parts.values(), strict=True):
+        pairs = zip(choices, parts.values(), strict=True)
+        for options, part in sorted(
+            pairs, key=lambda pair: [_order(pair[0].get(n)) for n in differ]
+        ):
             part = sorted(part, key=lambda record: int(record["seed"]))
             metrics: dict[str, list[float]] = {}
             for record in part:
@@ -148,6 +151,12 @@ def table(found: list[Group]) -> str:
 
 def _options(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record["options"].items() if name not in SEEDS}
+
+
+def _order(value: Any) -> tuple[float, str]:
+    """Numbers by their size, then all else by its text."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (float(value), "") if is_number else (math.inf, canonical(value))
 
 
 def _names(found: list[Group]) -> list[str]:
