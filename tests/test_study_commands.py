@@ -16,11 +16,11 @@ from data_files import pixels, write_idx, write_mnist
 from typer.testing import CliRunner
 
 from gflowout import commands
-from gflowout.experiments import files, summary
+from gflowout.experiments import cost, files, summary
 from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
 from gflowout.pipeline.config import ConfigError
-from gflowout.runs import read
+from gflowout.runs import Run, read
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 TOY = "name: toy\nwork: tuning_work:scored\nbase: {data: numbers, fit.lr: 0.5}\n"
@@ -227,6 +227,18 @@ def test_the_old_study_is_still_there():
     assert "Gradients per estimator" in gflowout("study", "estimators", "--help")
 
 
+def test_cost_is_measured_on_two_epochs():
+    run = Run("s", "mc", "d", 0, {"fit.epochs": 10, "before": 0.3, "epoch": 0.1, "tells": True})
+    price = cost.measure(run, "tuning_work:epochs")
+    assert 0.3 + 10 * 0.1 <= price.seconds < 2.4  # never too short, but a busy machine is slow
+    silent = Run("s", "mc", "d", 0, {**run.options, "tells": False})
+    price = cost.measure(silent, "tuning_work:epochs")
+    assert price.seconds >= (0.3 + 2 * 0.1) * 5
+    assert "at most" in price.source
+    broken = cost.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
+    assert (broken.seconds, broken.source) == (None, "a short run failed: RuntimeError: seven")
+
+
 # Tuning from the command line
 
 
@@ -262,7 +274,7 @@ def test_tune_a_table_from_plan_to_best(tmp_path):
     plan = gflowout(*arguments, "--dry-run", "--engine", "inline")
     assert "random search, 2 trials for each of mc, gflowout; valid/nll minimized" in plan
     assert "gflowout on t: 2 of 2 runs to do at" in plan
-    assert "at most, from one epoch" in plan
+    assert "measured once" in plan
     assert re.search(r"estimated cost: [\d.]+ s of computing", plan)
     assert not out.exists()
     shown = gflowout(*arguments, "--engine", "inline")

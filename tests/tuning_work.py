@@ -70,3 +70,14 @@ def scored(run: Run, context: Context) -> Result:
     if run.options["test"]:
         metrics["test/nll"] = offset + 2 * run.seed
     return {"metrics": metrics}
+
+
+def epochs(run: Run, context: Context) -> Result:
+    """Time before and time per epoch, in steps of a fifth."""
+    time.sleep(run.options["before"])
+    steps = 5 * run.options["fit.epochs"]
+    for step in range(steps):
+        time.sleep(run.options["epoch"] / 5)
+        if run.options["tells"]:
+            context.progress(step + 1, steps, "")
+    return {"metrics": {}}

@@ -1,15 +1,17 @@
-"""What runs will cost: from records that are there, or from one short run of each kind."""
+"""What runs will cost: from records that are there, or from a short run of each kind."""
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gflowout.runs import Inline, Run, records, run_study
+from gflowout.runs import Run, records
 from gflowout.runs.table import span
+from gflowout.runs.work import Task, execute
 
 EPOCHS = "fit.epochs"
 Kind = tuple[str, str]
@@ -37,21 +39,36 @@ def from_records(folder: Path, studies: Iterable[str]) -> dict[Kind, Price]:
 
 
 def measure(run: Run, work: str) -> Price:
-    """Do one epoch of a run here and now, in a temporary folder, and multiply."""
+    """Do two epochs of a run here and now, in a temporary folder; the others take as long.
+
+    What comes before, such as reading data, is counted once. A run that tells nothing of its
+    progress is taken to spend all its time in epochs, which makes the price too high.
+    """
     epochs = run.options.get(EPOCHS)
     if not isinstance(epochs, int):
         return Price(None, "not known before a run is done")
-    short = Run(run.study, run.method, run.data, run.seed, {**run.to_dict()["options"], EPOCHS: 1})
+    few = min(epochs, 2)
+    options = {**run.to_dict()["options"], EPOCHS: few}
+    short = Run(run.study, run.method, run.data, run.seed, options)
+    half: list[float] = []
+    last: list[float] = []
+
+    def hear(step: int, steps: int, message: str) -> None:
+        if 2 * step == steps:
+            half.append(time.perf_counter())
+        elif step == steps:
+            last.append(time.perf_counter())
+
     with tempfile.TemporaryDirectory() as folder:
-        summary = run_study(
-            [short], work, folder, engine=Inline(), retries=0, time_limit=None, progress=False
-        )
-        if summary.failed:
-            return Price(None, f"a short run failed: {next(iter(summary.failed.values()))}")
-        (record,) = records.read(folder, records.DONE)
-    return Price(
-        record["seconds"] * epochs, f"at most, from one epoch in {record['seconds']:.1f} s"
-    )
+        record = execute(Task(work, short, Path(folder)), hear)
+    if record["error"] is not None:
+        return Price(None, f"a short run failed: {record['error']['message']}")
+    whole = float(record["seconds"])
+    if few == epochs:
+        return Price(whole, "measured once")
+    if half and last:
+        return Price(whole + (epochs - few) * (last[0] - half[0]), f"from {few} epochs, measured")
+    return Price(whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
 
 
 def report(
