@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,7 +181,9 @@ def predict(
     run: _Run,
     inputs: Annotated[
         list[Path],
-        typer.Argument(help="A CSV, Parquet or NPZ file, a folder of images, or images."),
+        typer.Argument(
+            metavar="INPUTS", help="A CSV, Parquet or NPZ file, a folder of images, or images."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="CSV, Parquet or NPZ file to write.")
@@ -225,7 +228,8 @@ def _told(out: Path | None = None) -> Iterator[None]:
 
     with explained(DataError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
-            require(module, extra="studies", purpose="this command")
+            if find_spec(module) is None:  # importing the last two takes seconds
+                require(module, extra="studies", purpose="this command")
         from gflowout.pipeline.config import ConfigError
         from gflowout.training import DivergedError, TrainingWarning
 

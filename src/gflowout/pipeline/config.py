@@ -62,7 +62,8 @@ class DataConfig(_Section):
     Attributes:
         source: Name of a data set, or path of a CSV, Parquet or NPZ file or of a folder with one
             sub-folder of images per class.
-        directory: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
+        directory: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`. A
+            file is looked for here, too.
         likelihood: What a label is; ``"auto"`` looks at the labels.
         target: Column of the labels in a table.
         drop: Columns of a table to leave out.

@@ -73,6 +73,7 @@ def evaluate(
         batches = watch(name, task.batches(shifted, BATCH))
         return scores.collect(model, target, batches, samples, seed)
 
+    unlike = {name: other_data(task.problem, name, data_dir) for name in ood}
     known = answers(split, part)
     found = scores.measure(target, known)
     shifted: dict[str, Tensor] = {}
@@ -86,11 +87,10 @@ def evaluate(
     for name, images in shifted.items():
         numbers = scores.measure(target, answers(name, replace(part, x=images)))
         found |= {f"{name}/{metric}": value for metric, value in numbers.items()}
-    for name in ood:
-        x = other_data(task.problem, name, data_dir)
-        unlike = answers(name, Part(x, part.y[:1].expand(len(x))))
+    for name, x in unlike.items():
+        unknown = answers(name, Part(x, part.y[:1].expand(len(x))))
         for score in scores.UNCERTAINTIES:
-            numbers = metrics.detection(known[score], unlike[score])
+            numbers = metrics.detection(known[score], unknown[score])
             found |= {
                 f"{Path(name).name}/{score}/{metric}": value for metric, value in numbers.items()
             }

@@ -189,7 +189,10 @@ def _clinical(data: DataConfig, seed: int) -> Task:
 
 
 def _own(data: DataConfig, seed: int) -> Task:
-    path = files.there(Path(data.source))
+    path = Path(data.source).expanduser()
+    if data.directory is not None and not path.exists():
+        path = Path(data.directory).expanduser() / path
+    path = files.there(path)
     with files.named(path):
         if path.is_dir():
             return _folder(path, data, seed)

@@ -1,4 +1,4 @@
-"""YAML as configurations need it: safe, numbers like 1e-3, no dates, no key twice."""
+"""YAML as configurations need it: safe, numbers like 1e-3, no dates, no key twice, words stay words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+_OTHER = ("timestamp", "float", "bool")
+_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _FLOAT = re.compile(
     r"^(?:[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
 )
@@ -28,11 +30,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in resolvers if each[0].rpartition(":")[2] not in ("timestamp", "float")]
+    first: [each for each in resolvers if each[0].rpartition(":")[2] not in _OTHER]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # PyYAML takes 1e-3 for a word. Integers are tried before, so this may match them, too.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+# Nor is "no" a truth value: it may be the name of a column.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
@@ -45,8 +49,8 @@ def parse(text: str) -> Any:
     Examples:
         >>> parse("lr: 1e-3")
         {'lr': 0.001}
-        >>> parse("[300, 0.5, 2026-01-02, yes]")
-        [300, 0.5, '2026-01-02', True]
+        >>> parse("[300, 0.5, 2026-01-02, true, no]")
+        [300, 0.5, '2026-01-02', True, 'no']
     """
     return yaml.load(text, _Loader)
 
