@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
     Examples:
         >>> [duration(seconds) for seconds in (0.0042, 3.21, 75, 7300)]
-        ['4.2 ms', '3.2 s', '1 min 15 s', '2 h 2 min']
+        ['4.2 ms', '3.2 s', '1 min 15 s', '2 h 1 min']
     """
     if seconds < 1:
         return f"{1000 * seconds:.1f} ms"

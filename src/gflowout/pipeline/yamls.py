@@ -1,4 +1,4 @@
-"""YAML as configurations need it: safe, numbers like 1e-3, no dates, no key twice, words stay words."""
+"""YAML as configurations need it: safe, 1e-3 is a number, no dates, no key twice, words stay."""
 
 from __future__ import annotations
 
