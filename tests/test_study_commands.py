@@ -192,6 +192,23 @@ def test_seeds_are_averaged_and_options_are_not(tmp_path):
     assert "fit.lr=0.25" in gflowout("report", out)
 
 
+def test_set_goes_before_the_file_and_metrics_can_be_chosen(tmp_path):
+    path = written(tmp_path / "toy.yaml", TOY + "methods: {mc: {fit.lr: 0.75}}\nseeds: 2\n")
+    out = tmp_path / "results"
+    arguments = ("study", "run", path, "--out", out, "--engine", "inline")
+    gflowout(*arguments, "--set", "fit.lr=1e-1", "--data-dir", tmp_path)
+    assert {record["options"]["fit.lr"] for record in read(out)} == {0.1}
+    assert {record["options"]["data.directory"] for record in read(out)} == {str(tmp_path)}
+    head = gflowout("report", out, "--metric", "test/*").splitlines()[0]
+    assert "test/nll" in head
+    assert "valid/nll" not in head
+    wrong = gflowout("report", out, "--metric", "test/nl", code=2)
+    assert "metric must be one of valid/nll, test/nll, got 'test/nl'; did you mean 'test" in wrong
+    assert "seed is for the study file" in gflowout(*arguments, "--set", "seed=3", code=2)
+    assert "fit.lr: '[' is not YAML" in gflowout(*arguments, "--set", "fit.lr=[", code=2)
+    assert "must be key=value" in gflowout(*arguments, "--set", "seed", code=2)
+
+
 def test_wrong_usage(tmp_path):
     path = written(tmp_path / "toy.yaml", TOY)
     out = ("--out", tmp_path / "o")
@@ -269,7 +286,7 @@ def test_tune_a_table_from_plan_to_best(tmp_path):
         tmp_path / "space.yaml",
         "fit.lr: log:1e-3:1e-1\ngflowout:method.options.beta: [0.1, 1]\n",
     )
-    arguments = ("tune", "--config", config, "fit.epochs=1", "--space", space, "--methods")
+    arguments = ("tune", "--config", config, "--epochs", 1, "--space", space, "--methods")
     arguments += ("mc,gflowout", "--trials", 2, "--out", out)
     plan = gflowout(*arguments, "--dry-run", "--engine", "inline")
     assert "random search, 2 trials for each of mc, gflowout; valid/nll minimized" in plan
@@ -330,13 +347,13 @@ def test_tuning_does_not_depend_on_test_data(tmp_path):
         (["--space", "gflowout:method.options.beta=1,-2"], "gflowout: method.options.beta must"),
         (["--space", "fit.lr=1e-3,1e-2"], "trials must be at most 2"),
         (["--space", "fit.lr=1,2", "--score", "test/nll"], "score must be one of validation data"),
-        (["--space", "fit.lr=1,2", "fit.epoch=3"], "fit.epoch: there is no such key"),
+        (["--space", "fit.lr=1,2", "--set", "fit.epoch=3"], "fit.epoch: there is no such key"),
         (["--space", "fit.lr=1,2", "--methods", "mcc"], "did you mean 'mc'"),
     ],
 )
 def test_wrong_usage_of_tune(arguments, message, tmp_path):
     out = tmp_path / "tuned"
     trials = () if "trials" in message else ("--trials", 2)
-    shown = gflowout("tune", "data=mnist", *arguments, *trials, "--out", out, code=2)
+    shown = gflowout("tune", "--data", "mnist", *arguments, *trials, "--out", out, code=2)
     assert re.search(message, shown)
     assert not out.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -52,6 +53,14 @@ class Format(StrEnum):
     csv = "csv"
 
 
+_DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the configuration."),
+]
 _Engine = Annotated[
     EngineName, typer.Option(help="Where runs are done: here, in processes, on a Ray cluster.")
 ]
@@ -75,17 +84,19 @@ def register(app: typer.Typer, study: typer.Typer) -> None:
     app.command(
         epilog="Examples:\n\n- `gflowout tune --config mnist.yaml --space fit.lr=log:1e-4:1e-2 "
         "--space gflowout:method.options.beta=0.1,1 --methods mc,gflowout --trials 20 --out "
-        "tuned`\n\n- `gflowout tune --config mnist.yaml fit.epochs=5 --space space.yaml --search "
+        "tuned`\n\n- `gflowout tune --config mnist.yaml --epochs 5 --space space.yaml --search "
         f"optuna --out tuned`\n\n{_EXITS}"
     )(tune)
     study.command(
         "run",
         epilog="Examples:\n\n- `gflowout study run study.yaml --out results`\n\n- `gflowout study "
-        f"run study.yaml --out results --engine ray --address auto`\n\n{_EXITS}",
+        "run study.yaml --set fit.epochs=1 --out quick`\n\n- `gflowout study run study.yaml --out "
+        f"results --engine ray --address auto`\n\n{_EXITS}",
     )(run)
     study.command("list", epilog=f"Example:\n\n- `gflowout study list results`\n\n{_EXITS}")(list_)
     app.command(
-        epilog="Examples:\n\n- `gflowout report results`\n\n- `gflowout report results --format "
+        epilog="Examples:\n\n- `gflowout report results`\n\n- `gflowout report results --metric "
+        "'test/*'`\n\n- `gflowout report results --format "
         f"csv --out table.csv`\n\n{_EXITS}"
     )(report)
 
@@ -100,10 +111,15 @@ def tune(
         ),
     ],
     out: _Out,
-    changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Change the configuration.")
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file; every key of it can be overridden.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration, a YAML file.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set, or a CSV, Parquet, NPZ file or image folder.")
+    ] = None,
+    data_dir: _DataDir = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every trial at most.")] = None,
+    set_: _Set = None,
     methods: Annotated[
         str | None, typer.Option(help="With commas between. Default: that of the configuration.")
     ] = None,
@@ -140,7 +156,8 @@ def tune(
         from gflowout.tuning import tune as tuning
         from gflowout.tuning.tune import make_plan
 
-        base = configs.read(config, changes or [])
+        given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
+        base = configs.read(config, _overrides(given, set_))
         names = [base.method.name] if methods is None else _words(methods)
         found = _space(space)
         arguments: dict[str, Any] = {
@@ -183,6 +200,8 @@ def tune(
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The study.")],
     out: _Out,
+    data_dir: _DataDir = None,
+    set_: _Set = None,
     engine: _Engine = EngineName.pool,
     jobs: _Jobs = None,
     address: _Address = None,
@@ -194,13 +213,14 @@ def run(
 ) -> None:
     """Do those runs of a study that have no record yet: methods x data x seeds x options.
 
-    A file has the keys name, base (a configuration), methods, data, seeds, options, test.
+    A file has the keys name, base (a configuration), methods, data, seeds, options, test. What
+    `--set` says goes before all of it.
     """
     with _usage():
         from gflowout.experiments import cost, files
         from gflowout.runs import records, run_study
 
-        study = files.read_study(file)
+        study = files.read_study(file, _overrides({"data.directory": data_dir}, set_))
         where = _engine(engine, jobs, address)
         if dry_run:
             typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
@@ -262,6 +282,10 @@ def list_(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of the records.")],
     format: Annotated[Format, typer.Option(help="Markdown or CSV.")] = Format.md,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or pattern of metrics, such as `test/*`; may be repeated."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
 ) -> None:
     """Show final metrics: mean and standard error over seeds, per method and data."""
@@ -274,7 +298,7 @@ def report(
         if not done:
             typer.echo(f"{folder}: no run is done here", err=True)
             raise typer.Exit(1)
-        found = summary.groups(done)
+        found = summary.groups(done, metric or ("*",))
         text = summary.markdown(found) + "\n" if format is Format.md else summary.table(found)
         if out is None:
             typer.echo(text, nl=False)
@@ -308,6 +332,16 @@ def _resumable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on where this one stopped") from None
+
+
+def _overrides(given: Mapping[str, Any], more: list[str] | None) -> list[str]:
+    """Options of their own as ``key=value``, before those of ``--set``."""
+    own = [
+        f"{key}={json.dumps(value if isinstance(value, int) else str(value))}"
+        for key, value in given.items()
+        if value is not None
+    ]
+    return [*own, *(more or ())]
 
 
 def _words(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,19 @@ class StudyFile:
     work: str
 
 
-def read_study(path: str | Path) -> StudyFile:
+def read_study(path: str | Path, overrides: Sequence[str] = ()) -> StudyFile:
     """Read a study file; every run's configuration is checked.
+
+    Args:
+        path: The file.
+        overrides: ``"key.sub=value"``, which go before all that the file says.
 
     Raises:
         ConfigError: If anything in it cannot be used; lines start with the path.
     """
     path = Path(path)
     try:
-        return build(load(path), path.parent, default=path.stem)
+        return build(load(path), path.parent, default=path.stem, last=_parsed(overrides))
     except ConfigError as error:
         lines = [
             line if line.startswith(str(path)) else f"{path}: {line}" for line in error.problems
@@ -62,13 +66,20 @@ def read_study(path: str | Path) -> StudyFile:
         raise ConfigError(lines) from error
 
 
-def build(content: Mapping[str, Any], folder: Path, *, default: str = "study") -> StudyFile:
+def build(
+    content: Mapping[str, Any],
+    folder: Path,
+    *,
+    default: str = "study",
+    last: Mapping[str, Any] | None = None,
+) -> StudyFile:
     """The study of a mapping with the keys of a study file.
 
     Args:
         content: What the file holds.
         folder: Where the files that it names are.
         default: Name of the study if it has none.
+        last: Changes, by dotted key, that go before all else.
     """
     for key in content:
         if key not in _KEYS:
@@ -96,7 +107,7 @@ def build(content: Mapping[str, Any], folder: Path, *, default: str = "study") -
                         raw, source | _prefixed("data", _changes(label, own_data, folder))
                     )
                     raw = overlaid(raw, dict(zip(grid, values, strict=True)))
-                    raw = overlaid(raw, {"method.name": method, "seed": seed})
+                    raw = overlaid(raw, {**(last or {}), "method.name": method, "seed": seed})
                     try:
                         # Other work has options of its own, which are not ours to check.
                         options = configs.flat(configs.build(raw)) if work == WORK else flat(raw)
@@ -226,6 +237,22 @@ def standing(folder: Path) -> Standing:
             found.missing.append(name)
         count = found.counts.setdefault((run.study, run.data, run.method), Counter())
         count[state] += 1
+    return found
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
+    yaml = require("yaml", extra="studies", purpose="a study file")
+    found = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError([f"{text!r} must be key=value, such as fit.lr=0.01"])
+        if key.strip() in ("seed", "method.name", "method", "data", "data.source"):
+            raise ConfigError([f"{key.strip()} is for the study file to list, got {text!r}"])
+        try:
+            found[key.strip()] = yamls.parse(value)
+        except yaml.YAMLError:
+            raise ConfigError([f"{key.strip()}: {value!r} is not YAML"]) from None
     return found
 
 

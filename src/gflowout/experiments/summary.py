@@ -9,10 +9,12 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
+from gflowout import checks
 from gflowout.runs.values import canonical
 
 SEEDS = ("seed", "data.seed")
@@ -40,17 +42,21 @@ class Group:
     metrics: dict[str, list[float]]
 
 
-def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
+def groups(records: Iterable[Mapping[str, Any]], metrics: Sequence[str] = ("*",)) -> list[Group]:
     """Records of runs that are done, in groups, in the order of their names.
 
     Args:
         records: From :func:`gflowout.runs.read`, with status ``"done"``.
+        metrics: Names or patterns of those to take.
+
+    Raises:
+        ValueError: If there is none of such a name.
     """
     found: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for record in records:
         place = found.setdefault((record["study"], record["data"], record["method"]), {})
         place.setdefault(canonical(_options(record)), []).append(record)
-    made = []
+    made, known = [], dict[str, None]()
     for (study, data, method), parts in sorted(found.items()):
         choices = [_options(part[0]) for part in parts.values()]
         names = sorted({name for options in choices for name in options})
@@ -62,13 +68,19 @@ def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
             pairs, key=lambda pair: [_order(pair[0].get(n)) for n in differ]
         ):
             part = sorted(part, key=lambda record: int(record["seed"]))
-            metrics: dict[str, list[float]] = {}
+            values: dict[str, list[float]] = {}
             for record in part:
                 for name, value in numbers(record["metrics"]).items():
-                    metrics.setdefault(name, []).append(value)
+                    known.setdefault(name)
+                    if any(fnmatchcase(name, pattern) for pattern in metrics):
+                        values.setdefault(name, []).append(value)
             chosen = {name: options[name] for name in differ if name in options}
             seeds = [record["seed"] for record in part]
-            made.append(Group(study, data, method, chosen, seeds, metrics))
+            made.append(Group(study, data, method, chosen, seeds, values))
+    for pattern in metrics:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            near = checks.suggest(pattern, known)
+            raise ValueError(f"metric must be one of {', '.join(known)}, got {pattern!r}{near}")
     return made
 
 
