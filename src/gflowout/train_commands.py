@@ -334,7 +334,8 @@ def _print_training(trained: Trained, notes: Iterable[str]) -> None:
     epochs = len(result.history)
     how = "stopped early, no better for a while" if result.stopped == "patience" else "all done"
     went_on = f", {result.resumed} of them before" if result.resumed else ""
-    typer.echo(f"{epochs} epochs ({how}{went_on}) in {duration(result.seconds)}")
+    count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    typer.echo(f"{count} ({how}{went_on}) in {duration(result.seconds)}")
     typer.echo(f"best epoch {result.best_epoch + 1}: {figures}")
     typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
     typer.echo(f"next: gflowout evaluate {trained.folder}")
