@@ -161,6 +161,12 @@ class TestErrors:
             "data.limit", "fit.lr", "fit.lrr", "seed"
         ]  # fmt: skip
 
+    def test_without_a_near_one_all_keys_are_listed(self):
+        (line,) = problems("data=mnist", "method.zzz=1")
+        assert line == "method.zzz: there is no such key; keys of method: name, preset, options"
+        (line,) = problems("data=mnist", "zzz=1")
+        assert line.endswith("; keys: data, backbone, method, fit, seed")
+
     def test_no_data(self):
         (line,) = problems()
         assert line.startswith("data.source is missing: the name of a data set (mnist, ")

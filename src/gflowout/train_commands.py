@@ -329,6 +329,8 @@ def _print_training(trained: Trained, notes: Iterable[str]) -> None:
     for note in notes:
         typer.echo(f"note: {note}")
     figures = f"validation NLL {best['valid/nll']:.4f}"
+    if not trained.problem.target.classes:
+        figures += " (of standardised values)"
     if "valid/accuracy" in best:
         figures += f", accuracy {100 * best['valid/accuracy']:.2f} %"
     epochs = len(result.history)
@@ -403,8 +405,9 @@ def _print_predictions(frame: Any, notes: Iterable[str], out: Path) -> None:
         score = "entropy"
     label = frame.columns[0]
     unsure = frame.nlargest(3, score)
-    listed = ", ".join(f"{row[label]} ({row[score]:.3g})" for _, row in unsure.iterrows())
-    typer.echo(f"most unsure by {score}: {listed}")
+    pairs = zip(unsure[label], unsure[score], strict=True)
+    listed = ", ".join(f"{name} ({value:.3g})" for name, value in pairs)
+    typer.echo(f"most unsure by {score}, {label}: {listed}")
 
 
 def _columns(frame: Any) -> str:

@@ -7,6 +7,7 @@ dotted key, what it got and what it takes. Knows nothing of how a run is done.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -172,10 +173,10 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         >>> config = read(None, ["data=mnist", "fit.lr=1e-2", "method.options.hidden=[16]"])
         >>> config.data.source, config.fit.lr, config.method.options
         ('mnist', 0.01, {'hidden': [16]})
-        >>> read(None, ["data=mnist", "fit.learning=1"])
+        >>> read(None, ["data=mnist", "fit.lrr=1"])
         Traceback (most recent call last):
             ...
-        gflowout.pipeline.config.ConfigError: fit.learning: there is no such key; keys of fit: ...
+        gflowout.pipeline.config.ConfigError: fit.lrr: there is no such key; did you mean 'fit.lr'?
     """
     raw = {} if path is None else _read_file(path)
     for text in overrides:
@@ -339,10 +340,9 @@ def _unknown(content: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, part in content.items():
         if key not in Config.model_fields:
-            near = _nearest(str(key), everything)
-            problems.append(
-                f"{key}: there is no such key; keys: {', '.join(Config.model_fields)}{near}"
-            )
+            listed = f"; keys: {', '.join(Config.model_fields)}"
+            near = _nearest(str(key), everything) or listed
+            problems.append(f"{key}: there is no such key{near}")
         elif key in _SECTIONS and isinstance(part, dict):
             problems += [
                 f"{key}.{name}: {_no_key(key, str(name), content, everything)}"
@@ -355,22 +355,24 @@ def _unknown(content: Mapping[str, Any]) -> list[str]:
 def _no_key(section: str, name: str, content: Mapping[str, Any], everything: Sequence[str]) -> str:
     if section == "fit" and name == "seed":
         return "there is one seed for all: set seed"
-    listed = f"there is no such key; keys of {section}: {', '.join(_SECTIONS[section])}"
+    listed = f"; keys of {section}: {', '.join(_SECTIONS[section])}"
     if section == "method":
         method = METHODS.get(str(content["method"].get("name", "gflowout")))
         if method is not None and name in [f.name for f in dataclasses.fields(method.Options)]:
             return f"there is no such key; did you mean 'method.options.{name}'?"
-    return listed + _nearest(f"{section}.{name}", everything)
+    return f"there is no such key{_nearest(f'{section}.{name}', everything) or listed}"
 
 
 def _nearest(key: str, everything: Sequence[str]) -> str:
-    """The nearest key: of the same section first, then one whose last part is the same."""
+    """The nearest key by its last part: of the same section first, then of any."""
     section, _, name = key.rpartition(".")
-    own = [each for each in everything if each.rpartition(".")[0] == section]
-    same = [each for each in everything if each.rpartition(".")[2] == (name or key)]
-    if same:
-        return f"; did you mean {same[0]!r}?"
-    return checks.suggest(key, own) or checks.suggest(key, everything)
+    last = {each.rpartition(".")[2]: each for each in reversed(everything)}
+    own = {part: each for part, each in last.items() if each.rpartition(".")[0] == section}
+    for known in ({name: last[name]} if name in last else {}, own, last):
+        found = difflib.get_close_matches(name, known, n=1)
+        if found:
+            return f"; did you mean {known[found[0]]!r}?"
+    return ""
 
 
 _TAKES = {

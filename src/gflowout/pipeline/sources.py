@@ -184,7 +184,7 @@ def _clinical(data: DataConfig, seed: int) -> Task:
         parts[0] = Part(parts[0].x[rows], parts[0].y[rows], kept)
     target = Target("binary", "died", ("no", "yes"))
     problem = Problem(data.source, Table.plain(found.train.features), target, len(parts[0]))
-    notes = (f"tested on {found.summary['test hospitals']} hospitals that training has not seen",)
+    notes = (f"test hospitals, unseen in training: {found.summary['test hospitals']}",)
     return Task(problem, parts[0], parts[1], parts[2], notes)
 
 
