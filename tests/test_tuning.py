@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import tuning_work
 
+from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
 from gflowout.runs import Inline, Pool, read
-from gflowout.tuning import Choice, Integers, Numbers, read_space, space, tune
+from gflowout.tuning import Choice, Integers, Numbers, read_space, space, tune, write_best
+from gflowout.tuning.plan import make_plan
 from gflowout.tuning.searches import make
 
 LR = "fit.lr=log:1e-4:1e-2"
@@ -198,6 +200,37 @@ def test_test_data_is_left_alone_even_if_the_base_says_otherwise(tmp_path):
     tuned = quietly(tmp_path, LR, base={"test": True}, trials=2)
     assert not tuned.failed  # the toy raises if it may touch test data
     assert {record["options"]["test"] for record in read(tmp_path)} == {False}
+
+
+def test_options_of_a_configuration_stay_with_their_method():
+    config = configs.read(None, ["data=mnist", "method.options.beta=0.5", "fit.epochs=4"])
+    plan = make_plan(config, [LR], methods=["gflowout", "mc"])
+    assert plan.base["gflowout"]["method.options.beta"] == 0.5
+    assert "method.options.beta" not in plan.base["mc"]
+    assert {base["fit.epochs"] for base in plan.base.values()} == {4}
+    with pytest.raises(configs.ConfigError) as caught:
+        make_plan(
+            config,
+            ["fit.lr=log:1e-3:1", "fit.lrr=1,2", "mc:method.options.rate=uniform:0.1:1.1"],
+            methods=["gflowout", "mc"],
+        )
+    lines = "\n".join(caught.value.problems)
+    assert "gflowout: fit.lrr: there is no such key" in lines
+    assert "mc: method.options.rate must be" in lines
+    with pytest.raises(TypeError, match="base must be a Config or a dict of options, got 3"):
+        make_plan(3, [LR], methods=["mc"])
+
+
+def test_best_options_are_a_configuration(tmp_path):
+    config = configs.read(None, ["data=mnist", "fit.epochs=4"])
+    tuned = quietly(tmp_path, LR, RATE, base=config, trials=3)
+    paths = write_best(tuned, tmp_path)
+    assert [path.name for path in paths] == ["best-mc.yaml", "best-gflowout.yaml"]
+    best = configs.read(paths[0])
+    assert best.method.name == "mc"
+    assert best.method.options == {"rate": tuned.best["mc"].options["method.options.rate"]}
+    assert best.fit.lr == tuned.best["mc"].options["fit.lr"]
+    assert best.fit.epochs == 4
 
 
 # The search

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,8 @@ import typer
 from gflowout import study_options as options
 
 if TYPE_CHECKING:
-    from gflowout.pipeline.config import Config
     from gflowout.tuning import Space, Tuned
-    from gflowout.tuning.tune import Plan
+    from gflowout.tuning.plan import Plan
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -87,7 +86,7 @@ def tune(
     with options.usage():
         from gflowout.pipeline import config as configs
         from gflowout.tuning import tune as tuning
-        from gflowout.tuning.tune import make_plan
+        from gflowout.tuning.plan import agree, make_plan
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
@@ -103,9 +102,8 @@ def tune(
             "parallel": parallel,
             "subset": subset,
         }
-        bases = _bases(base, names)
-        plan = make_plan(bases, found, **arguments)
-        _probe(plan)
+        plan = make_plan(base, found, **arguments)
+        agree(plan, out)
         where = options.make_engine(engine, jobs, address)
         if dry_run:
             for line in _tuning_plan(plan, out, options.workers(engine, jobs)):
@@ -113,7 +111,7 @@ def tune(
             return
         with options.resumable():
             tuned = tuning(
-                bases,
+                base,
                 found,
                 folder=out,
                 engine=where,
@@ -145,47 +143,9 @@ def _space(parts: list[str]) -> Space:
     )
 
 
-def _bases(base: Config, methods: list[str]) -> dict[str, Any]:
-    """The options of all methods; those of a method's own have its name before them."""
-    from gflowout.experiments.files import for_method
-    from gflowout.pipeline.config import flat
-
-    found: dict[str, Any] = {}
-    for method in methods:
-        for key, value in flat(for_method(base, method)).items():
-            found[f"{method}:{key}" if key.startswith("method.") else key] = value
-    return found
-
-
-def _probe(plan: Plan) -> None:
-    """Refuse values that a method does not take before a trial fails for it."""
-    from gflowout.pipeline.config import ConfigError, from_flat
-    from gflowout.tuning import Choice
-
-    problems: dict[str, None] = {}
-    for method, base in plan.base.items():
-        domains = plan.space.of(method)
-        middle = {name: domain.at(0.5) for name, domain in domains.items()}
-        for name, domain in domains.items():
-            values = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
-            for value in values:
-                try:
-                    from_flat(_config_only({**base, **middle, name: value}))
-                except ConfigError as error:
-                    problems |= dict.fromkeys(f"{method}: {line}" for line in error.problems)
-    if problems:
-        raise ConfigError(list(problems))
-
-
-def _config_only(values: Mapping[str, Any]) -> dict[str, Any]:
-    from gflowout.tuning.tune import TEST
-
-    return {key: value for key, value in values.items() if key != TEST}
-
-
 def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
     from gflowout.experiments import cost
-    from gflowout.tuning.tune import STUDY, known
+    from gflowout.tuning.plan import STUDY, known
 
     lines = [
         f"{plan.search} search, {plan.trials} trials for each of {', '.join(plan.base)}; "
@@ -209,17 +169,13 @@ def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
 
 def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
     from gflowout.extras import MissingExtraError
-    from gflowout.pipeline.config import from_flat, write
+    from gflowout.tuning.configs import write_best
 
     yield tuned.table()
     for trial in tuned.failed:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
     (out / "tuned.yaml").write_text(tuned.to_yaml(), encoding="utf-8")
-    written = [out / "tuned.yaml"]
-    for method in tuned.best:
-        path = out / f"best-{method}.yaml"
-        write(from_flat(_config_only(tuned.options(method))), path)
-        written.append(path)
+    written = [out / "tuned.yaml", *write_best(tuned, out)]
     try:
         tuned.plot(out / "tuned.png")
         written.append(out / "tuned.png")

@@ -27,7 +27,7 @@ from gflowout import checks
 from gflowout.extras import require
 from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
-from gflowout.pipeline.config import Config, ConfigError
+from gflowout.pipeline.config import ConfigError
 from gflowout.runs import Run, records
 from gflowout.training.checkpoints import write_bytes
 
@@ -175,13 +175,6 @@ def flat(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value
     return found
-
-
-def for_method(config: Config, method: str) -> Config:
-    """A configuration with another method; options of the old one are left behind."""
-    if config.method.name == method:
-        return config
-    return configs.with_changes(config, {"method": {"name": method}})
 
 
 def remember(folder: Path, runs: Iterable[Run]) -> None:

@@ -5,6 +5,7 @@ Stands on :mod:`gflowout.runs`: a trial is a run with a record. See ``docs/tunin
 
 from __future__ import annotations
 
+from gflowout.tuning.configs import write_best
 from gflowout.tuning.results import Trial, Tuned
 from gflowout.tuning.spaces import Choice, Integers, Numbers, Space, read_space, space
 from gflowout.tuning.tune import tune
@@ -19,4 +20,5 @@ __all__ = [
     "read_space",
     "space",
     "tune",
+    "write_best",
 ]

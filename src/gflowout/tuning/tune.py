@@ -6,69 +6,24 @@ Knows nothing of what options mean, but for the names of the few that make up th
 from __future__ import annotations
 
 import math
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gflowout import checks
-from gflowout.extras import require
 from gflowout.runs import Engine, Run, records, run_study
-from gflowout.runs.values import plain
 from gflowout.tuning import searches
+from gflowout.tuning.plan import WORK, Plan, make_plan, of_test, remember
 from gflowout.tuning.results import Trial, Tuned
-from gflowout.tuning.spaces import Space, split
-from gflowout.tuning.spaces import space as parse
+from gflowout.tuning.spaces import Space
 
-WORK = "gflowout.pipeline.run:work"
-STUDY = "tune"
-PLAN = "plan.yaml"
-TEST = "test"
-"""The option that tells the work function whether it may touch test data. Here it never may."""
-BUDGET = ("fit.epochs", "fit.patience", "fit.min_delta", "fit.valid_samples", "seed")
-"""Options that must be the same for all methods; so must all that begin with ``data.``"""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that a search depends on, but for the engine and the machine."""
-
-    base: Mapping[str, Mapping[str, Any]]
-    space: Space
-    search: str
-    trials: int
-    parallel: int
-    seed: int
-    score: str
-    direction: str
-    work: str
-    subset: bool
-
-    def run(self, method: str, options: Mapping[str, Any]) -> Run:
-        """The run of a trial."""
-        values = {**self.base[method], **options}
-        data = Path(str(values.get("data.source", "data"))).stem
-        return Run(STUDY, method, data, values.get("seed", self.seed), values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain values; without the number of trials, which may grow."""
-        return {
-            "search": self.search,
-            "seed": self.seed,
-            "parallel": self.parallel,
-            "score": self.score,
-            "direction": self.direction,
-            "work": self.work,
-            "subset": self.trials if self.subset else False,
-            "space": self.space.lines(),
-            "base": {method: dict(options) for method, options in self.base.items()},
-        }
+if TYPE_CHECKING:
+    from gflowout.pipeline.config import Config
 
 
 def tune(
-    base: Mapping[str, Any],
+    base: Config | Mapping[str, Any],
     space: Space | str | Mapping[str, Any] | Sequence[str],
     *,
     methods: Sequence[str],
@@ -96,8 +51,8 @@ def tune(
     stopped.
 
     Args:
-        base: Options of all trials, by dotted key. A key ``"METHOD:KEY"`` is for that method only.
-            ``method.name`` is filled in, and ``test``, which is always false.
+        base: A configuration; or options of all trials, by dotted key, where ``"METHOD:KEY"`` is
+            for that method only. ``method.name`` is filled in, and ``test``, which is always false.
         space: What to search, as :func:`gflowout.tuning.space` takes it.
         methods: For which methods.
         folder: Where the records of the trials are and will be.
@@ -158,107 +113,6 @@ def tune(
             )
 
     return _search(plan, folder, do, progress)
-
-
-def make_plan(
-    base: Mapping[str, Any],
-    space: Space | str | Mapping[str, Any] | Sequence[str],
-    *,
-    methods: Sequence[str],
-    search: str = "random",
-    trials: int = 20,
-    parallel: int = 2,
-    seed: int = 0,
-    score: str = "valid/nll",
-    direction: str = "minimize",
-    work: str = WORK,
-    subset: bool = False,
-) -> Plan:
-    """Check all that a search depends on; arguments as in :func:`tune`."""
-    if isinstance(methods, str) or not isinstance(methods, Iterable) or not list(methods):
-        raise ValueError(f"methods must be a list of at least one method, got {methods!r}")
-    methods = list(methods)
-    if len(set(methods)) < len(methods):
-        raise ValueError(f"methods must differ, got {', '.join(methods)}")
-    found = parse(*space) if isinstance(space, list | tuple) else parse(space)  # type: ignore[arg-type]
-    if not isinstance(base, Mapping):
-        raise TypeError(f"base must be a dict of options, got {base!r}")
-    bases: dict[str, dict[str, Any]] = {method: {} for method in methods}
-    for key, value in plain("base", base).items():
-        owner, option = split(key)
-        if owner is None:
-            for method in methods:
-                bases[method].setdefault(option, value)
-        else:
-            checks.choice(f"the method of {key!r} in base", owner, methods)
-            _not_budget(key, option)
-            bases[owner][option] = value
-    for owner, domains in found.own.items():
-        for option in domains:
-            checks.choice(f"the method of '{owner}:{option}' in space", owner, methods)
-            _not_budget(f"{owner}:{option}", option)
-    for method in methods:
-        bases[method] |= {"method.name": method, TEST: False}
-        for key, instead in (("method.name", "list methods"), (TEST, "test the best afterwards")):
-            if key in found.of(method):
-                raise ValueError(f"space must not have {key}; {instead} instead")
-    if not isinstance(score, str) or of_test(score):
-        raise ValueError(f"score must be one of validation data, got {score!r}")
-    return Plan(
-        base=bases,
-        space=found,
-        search=search,
-        trials=searches.budget(search, found, methods, trials, subset=subset),
-        parallel=checks.integer("parallel", parallel, low=1),
-        seed=checks.integer("seed", seed, low=0),
-        score=score,
-        direction=checks.choice("direction", direction, searches.DIRECTIONS),
-        work=work,
-        subset=checks.boolean("subset", subset),
-    )
-
-
-def remember(plan: Plan, folder: Path) -> None:
-    """Write the plan of a search to its folder, or refuse one that has another.
-
-    Raises:
-        ValueError: If the folder has the plan of another search; the message says what differs.
-    """
-    require("yaml", extra="studies", purpose="tuning")
-    from gflowout.pipeline import yamls
-    from gflowout.training.checkpoints import write_bytes
-
-    text, path = yamls.text(plan.to_dict()), folder / PLAN
-    if path.exists():
-        before, now = yamls.parse(path.read_text(encoding="utf-8")), yamls.parse(text)
-        other = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]
-        if other:
-            raise ValueError(
-                f"{folder}: has the trials of a search with another {', '.join(other)} (see "
-                f"{path}); take another folder"
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, lambda stream: stream.write(text.encode()))
-
-
-def known(plan: Plan, folder: Path) -> dict[str, list[float]]:
-    """By method, the seconds of all trials that are done already."""
-    found: dict[str, list[float]] = {method: [] for method in plan.base}
-    for record in records.read(folder, records.DONE) if folder.is_dir() else ():
-        if record["study"] == STUDY and record["method"] in found:
-            found[record["method"]].append(record["seconds"])
-    return found
-
-
-def of_test(metric: str) -> bool:
-    """Whether a metric says by its name that it was measured on test data.
-
-    Examples:
-        >>> of_test("test/nll"), of_test("valid/nll"), of_test("latest_loss")
-        (True, False, False)
-    """
-    return "test" in re.split("[^a-z0-9]+", metric.lower())
 
 
 def _search(plan: Plan, folder: Path, do: Any, progress: bool) -> Tuned:
@@ -365,8 +219,3 @@ def _metric(score: str, metrics: Mapping[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"score must be a number, got {value!r} for {score}")
     return float(value)
-
-
-def _not_budget(key: str, option: str) -> None:
-    if option in BUDGET or option.startswith("data."):
-        raise ValueError(f"{option} must be the same for all methods, got {key!r} for one")

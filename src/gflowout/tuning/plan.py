@@ -1,0 +1,189 @@
+"""The plan of a search: all that its result depends on, checked, and kept beside the records.
+
+What would not be fair to some method is refused here. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gflowout import checks
+from gflowout.extras import require
+from gflowout.runs import Run, records
+from gflowout.runs.values import plain
+from gflowout.tuning import configs, searches
+from gflowout.tuning.configs import TEST
+from gflowout.tuning.spaces import Space, split
+from gflowout.tuning.spaces import space as parse
+
+if TYPE_CHECKING:
+    from gflowout.pipeline.config import Config
+
+WORK = "gflowout.pipeline.run:work"
+STUDY = "tune"
+PLAN = "plan.yaml"
+BUDGET = ("fit.epochs", "fit.patience", "fit.min_delta", "fit.valid_samples", "seed")
+"""Options that must be the same for all methods; so must all that begin with ``data.``"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a search depends on, but for the engine and the machine."""
+
+    base: Mapping[str, Mapping[str, Any]]
+    space: Space
+    search: str
+    trials: int
+    parallel: int
+    seed: int
+    score: str
+    direction: str
+    work: str
+    subset: bool
+
+    def run(self, method: str, options: Mapping[str, Any]) -> Run:
+        """The run of a trial."""
+        values = {**self.base[method], **options}
+        data = Path(str(values.get("data.source", "data"))).stem
+        return Run(STUDY, method, data, values.get("seed", self.seed), values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values; without the number of trials, which may grow."""
+        return {
+            "search": self.search,
+            "seed": self.seed,
+            "parallel": self.parallel,
+            "score": self.score,
+            "direction": self.direction,
+            "work": self.work,
+            "subset": self.trials if self.subset else False,
+            "space": self.space.lines(),
+            "base": {method: dict(options) for method, options in self.base.items()},
+        }
+
+
+def make_plan(
+    base: Config | Mapping[str, Any],
+    space: Space | str | Mapping[str, Any] | Sequence[str],
+    *,
+    methods: Sequence[str],
+    search: str = "random",
+    trials: int = 20,
+    parallel: int = 2,
+    seed: int = 0,
+    score: str = "valid/nll",
+    direction: str = "minimize",
+    work: str = WORK,
+    subset: bool = False,
+) -> Plan:
+    """Check all that a search depends on; arguments as in :func:`tune`."""
+    if isinstance(methods, str) or not isinstance(methods, Iterable) or not list(methods):
+        raise ValueError(f"methods must be a list of at least one method, got {methods!r}")
+    methods = list(methods)
+    if len(set(methods)) < len(methods):
+        raise ValueError(f"methods must differ, got {', '.join(methods)}")
+    found = parse(*space) if isinstance(space, list | tuple) else parse(space)  # type: ignore[arg-type]
+    if not isinstance(base, Mapping):
+        if not hasattr(base, "method"):
+            raise TypeError(f"base must be a Config or a dict of options, got {base!r}")
+        base = configs.base_options(base, methods)
+    bases: dict[str, dict[str, Any]] = {method: {} for method in methods}
+    for key, value in plain("base", base).items():
+        owner, option = split(key)
+        if owner is None:
+            for method in methods:
+                bases[method].setdefault(option, value)
+        else:
+            checks.choice(f"the method of {key!r} in base", owner, methods)
+            _not_budget(key, option)
+            bases[owner][option] = value
+    for owner, domains in found.own.items():
+        for option in domains:
+            checks.choice(f"the method of '{owner}:{option}' in space", owner, methods)
+            _not_budget(f"{owner}:{option}", option)
+    for method in methods:
+        bases[method] |= {"method.name": method, TEST: False}
+        for key, instead in (("method.name", "list methods"), (TEST, "test the best afterwards")):
+            if key in found.of(method):
+                raise ValueError(f"space must not have {key}; {instead} instead")
+    if not isinstance(score, str) or of_test(score):
+        raise ValueError(f"score must be one of validation data, got {score!r}")
+    plan = Plan(
+        base=bases,
+        space=found,
+        search=search,
+        trials=searches.budget(search, found, methods, trials, subset=subset),
+        parallel=checks.integer("parallel", parallel, low=1),
+        seed=checks.integer("seed", seed, low=0),
+        score=score,
+        direction=checks.choice("direction", direction, searches.DIRECTIONS),
+        work=work,
+        subset=checks.boolean("subset", subset),
+    )
+    if work == WORK:
+        configs.check(plan)
+    return plan
+
+
+def agree(plan: Plan, folder: Path) -> None:
+    """Refuse a folder that has the plan of another search.
+
+    Raises:
+        ValueError: If it has; the message says what differs.
+    """
+    yamls, path = _yamls(), folder / PLAN
+    if path.exists():
+        before = yamls.parse(path.read_text(encoding="utf-8"))
+        now = yamls.parse(yamls.text(plan.to_dict()))
+        other = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]
+        if other:
+            raise ValueError(
+                f"{folder}: has the trials of a search with another {', '.join(other)} (see "
+                f"{path}); take another folder"
+            )
+
+
+def remember(plan: Plan, folder: Path) -> None:
+    """Write the plan of a search to its folder, or refuse one that has another."""
+    from gflowout.training.checkpoints import write_bytes
+
+    agree(plan, folder)
+    if not (folder / PLAN).exists():
+        text = _yamls().text(plan.to_dict()).encode()
+        write_bytes(folder / PLAN, lambda stream: stream.write(text))
+
+
+def known(plan: Plan, folder: Path) -> dict[str, list[float]]:
+    """By method, the seconds of all trials that are done already."""
+    found: dict[str, list[float]] = {method: [] for method in plan.base}
+    for record in records.read(folder, records.DONE) if folder.is_dir() else ():
+        if record["study"] == STUDY and record["method"] in found:
+            found[record["method"]].append(record["seconds"])
+    return found
+
+
+def of_test(metric: str) -> bool:
+    """Whether a metric says by its name that it was measured on test data.
+
+    Examples:
+        >>> of_test("test/nll"), of_test("valid/nll"), of_test("latest_loss")
+        (True, False, False)
+    """
+    return "test" in re.split("[^a-z0-9]+", metric.lower())
+
+
+def _yamls() -> ModuleType:
+    require("yaml", extra="studies", purpose="tuning")
+    from gflowout.pipeline import yamls
+
+    return yamls
+
+
+def _not_budget(key: str, option: str) -> None:
+    if option in BUDGET or option.startswith("data."):
+        raise ValueError(f"{option} must be the same for all methods, got {key!r} for one")
