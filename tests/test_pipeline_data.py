@@ -153,7 +153,7 @@ class TestImageSets:
         batches = task.training(config, 0)
         assert batches.augment is not None
         assert batches.augment.flip
-        assert task.batches(task.valid, 10).augment is None
+        assert task.valid.batches(task.problem, 10).augment is None
         digits = read(None, ["data=mnist", "data.augment=true"]).data
         found = task.training(digits, 0).augment
         assert found is not None

@@ -357,7 +357,7 @@ def test_probabilities_of_two_classes(tmp_path: Path):
     found = run.evaluate(trained, samples=1)
     answers = scores.collect(
         trained.model, trained.problem.target,
-        trained.task.batches(trained.task.test, 50), 1, 0,
+        trained.task.test.batches(trained.problem, 50), 1, 0,
     )  # fmt: skip
     with torch.no_grad():
         p = trained.model.backbone(trained.task.test.x).sigmoid().squeeze(-1)

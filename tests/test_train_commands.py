@@ -262,7 +262,7 @@ class TestEvaluate:
         moved.mkdir()
         (moved / "mnist").symlink_to(root / "mnist")
         result = good("evaluate", digits, "--split", "valid", "--data-dir", moved, "--quiet")
-        assert "valid part, 20 examples" in result.stdout
+        assert "valid: 20 examples" in result.stdout
         assert result.stderr == ""
 
     def test_changed_data_are_told(self, digits: Path, tmp_path: Path):
@@ -273,6 +273,43 @@ class TestEvaluate:
     def test_a_table_with_two_classes(self, table):
         result = good("evaluate", table[1], "--quiet")
         assert "AUROC" in result.stdout
+
+    def test_a_file_with_labels_instead(self, table, tmp_path: Path):
+        _, out = table
+        frame = patients(60, seed=9)
+        frame.loc[7, "died"] = None
+        frame.to_csv(tmp_path / "new.csv", index=False)
+        result = good("evaluate", out, "--on", tmp_path / "new.csv", "--quiet",
+                      "--json", tmp_path / "s.json")  # fmt: skip
+        assert "note: 1 rows without 'died' left out" in result.stdout
+        scores = json.loads((tmp_path / "s.json").read_text())
+        assert (scores["part"], scores["examples"]) == ("new.csv", 59)
+        good("predict", out, tmp_path / "new.csv", "-o", tmp_path / "p.csv", "--quiet")
+        found = pd.read_csv(tmp_path / "p.csv")
+        kept = frame.died.notna()
+        right = (found.prediction == frame.died)[kept]
+        assert scores["scores"]["accuracy"] == pytest.approx(right.mean(), abs=0.05)
+        frame.loc[0, "died"] = "maybe"
+        frame.to_csv(tmp_path / "new.csv", index=False)
+        message = failed("evaluate", out, "--on", tmp_path / "new.csv")
+        assert message.endswith("the label 'maybe' is none of the classes of the model: no, yes")
+        frame.drop(columns="died").to_csv(tmp_path / "new.csv", index=False)
+        assert "misses the labels 'died'" in failed("evaluate", out, "--on", tmp_path / "new.csv")
+        assert "cannot go with --split" in refused("evaluate", out, "--on", out, "--split", "test")
+
+    def test_a_folder_with_labels_instead(self, digits: Path, root: Path, tmp_path: Path):
+        test = load_images("mnist", "test", root)
+        for place, label in enumerate(test.labels.tolist()):
+            (tmp_path / "in" / str(label)).mkdir(parents=True, exist_ok=True)
+            pixels = test.images[place, 0].numpy()
+            Image.fromarray(pixels).save(tmp_path / "in" / str(label) / f"{place:03d}.png")
+        good("evaluate", digits, "--on", tmp_path / "in", "--json", tmp_path / "a.json", "--quiet")
+        good("evaluate", digits, "--json", tmp_path / "b.json", "--quiet")
+        one, other = (
+            json.loads((tmp_path / name).read_text())["scores"] for name in ("a.json", "b.json")
+        )
+        assert one["nll"] == pytest.approx(other["nll"], rel=0.1)  # other masks for other places
+        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=0.03)
 
     def test_wrong_usage_and_missing_runs(self, digits: Path, tmp_path: Path):
         assert "did you mean 'test'" in refused("evaluate", digits, "--split", "tests")

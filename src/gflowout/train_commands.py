@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:\n\n- `gflowout evaluate runs/mnist`\n\n"
         "- `gflowout evaluate runs/mnist --rotate --ood notmnist --json scores.json`\n\n"
+        "- `gflowout evaluate runs/patients --on other-hospital.csv`\n\n"
         "- `gflowout evaluate runs/cifar10 --corruption snow --corruption frost --severity 3`\n\n"
         f"{_EXITS}"
     )(evaluate)
@@ -123,7 +124,10 @@ def train(
 def evaluate(
     run: _Run,
     data_dir: _DataDir = None,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    split: Annotated[str | None, typer.Option(help="train, valid or test. Default: test.")] = None,
+    on: Annotated[
+        Path | None, typer.Option(help="Score this file or folder, with labels, instead.")
+    ] = None,
     rotate: Annotated[bool, typer.Option("--rotate", help="Images turned at random, too.")] = False,
     corruption: Annotated[
         list[str] | None,
@@ -149,19 +153,31 @@ def evaluate(
         from gflowout.pipeline import evaluation, sources
         from gflowout.pipeline import run as runs
 
-        _choice("--split", split, sources.SPLITS)
+        if split is not None:
+            _choice("--split", split, sources.SPLITS)
+            if on is not None:
+                raise typer.BadParameter("cannot go with --split", param_hint="--on")
         for kind in corruption or ():
             _choice("--corruption", kind, KINDS)
         trained = runs.load(run)
-        task, changed = runs.data(trained, data_dir)
-        if split in changed:
-            _warn(f"the {split} part is not what it was in training: other data, or changed files")
+        if on is not None:
+            name = on.name
+            part, notes = sources.labelled(trained.problem, on)
+            for note in notes:
+                typer.echo(f"note: {note}")
+        else:
+            name = split or "test"
+            task, changed = runs.data(trained, data_dir)
+            part = task.part(name)
+            if name in changed:
+                _warn(f"the {name} part is not what it was in training: changed or other data")
         directory = data_dir if data_dir is not None else trained.config.data.directory
         with _watching(quiet) as watch:
             scores = evaluation.evaluate(
                 trained.model,
-                task,
-                split=split,
+                trained.problem,
+                part,
+                name=name,
                 rotate=rotate,
                 corrupt=[(kind, severity) for kind in corruption or ()],
                 ood=ood or (),
@@ -170,8 +186,7 @@ def evaluate(
                 seed=seed,
                 watch=watch,
             )
-        count = len(task.part(split))
-        facts = {"run": str(run), "split": split, "examples": count, "samples": samples}
+        facts = {"run": str(run), "part": name, "examples": len(part), "samples": samples}
         _print_scores(trained, facts, scores)
         if json_out is not None:
             _write_json(json_out, {**facts, "seed": seed, "scores": scores})
@@ -354,7 +369,7 @@ _PERCENT = ("accuracy", "coverage90")
 def _print_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, float]) -> None:
     config = trained.config
     typer.echo(
-        f"{facts['run']}: {config.method.name} on {config.data.source}, {facts['split']} part, "
+        f"{facts['run']}: {config.method.name} on {config.data.source}; {facts['part']}: "
         f"{facts['examples']:,} examples, {facts['samples']} draws"
     )
     plain: dict[str, dict[str, float]] = {}
@@ -364,10 +379,10 @@ def _print_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, flo
         if "/" in head:
             unlike.setdefault(head, {})[metric] = value
         else:
-            plain.setdefault(head or facts["split"], {})[metric] = value
+            plain.setdefault(head or facts["part"], {})[metric] = value
     _print_table(["data"], {(name,): row for name, row in plain.items()})
     if unlike:
-        typer.echo(f"\ntold from the {facts['split']} part by uncertainty:")
+        typer.echo(f"\ntold from {facts['part']} by uncertainty:")
         rows: dict[tuple[str, ...], dict[str, float]] = {
             (name, score.replace("_", "-")): row
             for key, row in unlike.items()

@@ -17,7 +17,7 @@ from gflowout.model import MaskedModel
 from gflowout.pipeline import inputs, scores
 from gflowout.pipeline.config import ConfigError, is_file
 from gflowout.pipeline.preprocess import Images, Problem
-from gflowout.pipeline.sources import Part, Task
+from gflowout.pipeline.sources import Part
 
 _GREY = (0.299, 0.587, 0.114)
 _FLOAT = torch.float32
@@ -27,9 +27,10 @@ Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...
 
 def evaluate(
     model: MaskedModel,
-    task: Task,
+    problem: Problem,
+    part: Part,
     *,
-    split: str = "test",
+    name: str = "test",
     rotate: bool = False,
     corrupt: Sequence[tuple[str, int]] = (),
     ood: Sequence[str] = (),
@@ -42,8 +43,9 @@ def evaluate(
 
     Args:
         model: The model.
-        task: Its data.
-        split: Part to score: ``"train"``, ``"valid"`` or ``"test"``.
+        problem: What it takes and gives.
+        part: Labelled examples.
+        name: What these are called on a progress bar.
         rotate: Also score the images turned by angles from 0 to 360 degrees.
         corrupt: Also score the images with these corruptions: kind and severity.
         ood: Also tell these data from the part, by uncertainty: names of image sets, or paths.
@@ -62,19 +64,18 @@ def evaluate(
         ConfigError: If something is asked for that the data do not have.
         DataError: If data are missing or damaged.
     """
-    checks.choice("split", split, ("train", "valid", "test"))
-    part, target = task.part(split), task.target
-    if (rotate or corrupt) and not isinstance(task.problem.inputs, Images):
+    target = problem.target
+    if (rotate or corrupt) and not isinstance(problem.inputs, Images):
         raise ConfigError(["rotations and corruptions are for images, the data are a table"])
     if ood and target.likelihood == "gaussian":
         raise ConfigError(["telling data apart by uncertainty is for classes, not for numbers"])
 
-    def answers(name: str, shifted: Part) -> scores.Answers:
-        batches = watch(name, task.batches(shifted, BATCH))
+    def answers(what: str, examples: Part) -> scores.Answers:
+        batches = watch(what, examples.batches(problem, BATCH))
         return scores.collect(model, target, batches, samples, seed)
 
-    unlike = {name: other_data(task.problem, name, data_dir) for name in ood}
-    known = answers(split, part)
+    unlike = {other: other_data(problem, other, data_dir) for other in ood}
+    known = answers(name, part)
     found = scores.measure(target, known)
     shifted: dict[str, Tensor] = {}
     if rotate:
@@ -84,15 +85,15 @@ def evaluate(
         shifted[f"{kind}-{severity}"] = corruptions.corrupt(
             part.x, kind, severity, seed=seed, overlays=frost
         )
-    for name, images in shifted.items():
-        numbers = scores.measure(target, answers(name, replace(part, x=images)))
-        found |= {f"{name}/{metric}": value for metric, value in numbers.items()}
-    for name, x in unlike.items():
-        unknown = answers(name, Part(x, part.y[:1].expand(len(x))))
+    for shift, images in shifted.items():
+        numbers = scores.measure(target, answers(shift, replace(part, x=images)))
+        found |= {f"{shift}/{metric}": value for metric, value in numbers.items()}
+    for other, x in unlike.items():
+        unknown = answers(other, Part(x, part.y[:1].expand(len(x))))
         for score in scores.UNCERTAINTIES:
             numbers = metrics.detection(known[score], unknown[score])
             found |= {
-                f"{Path(name).name}/{score}/{metric}": value for metric, value in numbers.items()
+                f"{Path(other).name}/{score}/{metric}": value for metric, value in numbers.items()
             }
     return found
 

@@ -65,7 +65,7 @@ def plan(config: Config, task: Task) -> Plan:
         for stepper in steppers:
             stepper.step()
 
-    valid = task.batches(task.valid, VALID_BATCH)
+    valid = task.valid.batches(task.problem, VALID_BATCH)
     x = next(iter(valid))[0]
     with torch.random.fork_rng(devices=[]):
         seconds = _median(step)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gflowout import serialization
+from gflowout import checks, serialization
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.extras import require
 from gflowout.model import MaskedModel
@@ -110,7 +110,7 @@ def train(
         result = fit(
             model,
             batches,
-            task.batches(task.valid, VALID_BATCH),
+            task.valid.batches(task.problem, VALID_BATCH),
             config.fit,
             folder=folder,
             resume=resume,
@@ -174,12 +174,26 @@ def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, li
 
 
 def evaluate(
-    trained: Trained, *, data_dir: str | Path | None = None, **options: Any
+    trained: Trained,
+    *,
+    split: str = "test",
+    data_dir: str | Path | None = None,
+    **options: Any,
 ) -> dict[str, float]:
-    """Scores of a trained model; options as in :func:`gflowout.pipeline.evaluation.evaluate`."""
+    """Scores of a trained model on a part of its own data.
+
+    Args:
+        trained: From :func:`train` or :func:`load`.
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+        data_dir: Directory of all data sets, where it is another now.
+        **options: As in :func:`gflowout.pipeline.evaluation.evaluate`.
+    """
+    checks.choice("split", split, sources.SPLITS)
     task, _ = data(trained, data_dir)
     directory = data_dir if data_dir is not None else trained.config.data.directory
-    return evaluation.evaluate(trained.model, task, data_dir=directory, **options)
+    return evaluation.evaluate(
+        trained.model, trained.problem, task.part(split), data_dir=directory, **options
+    )
 
 
 def work(run: Run, context: Context) -> Result:
@@ -208,7 +222,8 @@ def work(run: Run, context: Context) -> Result:
     }  # fmt: skip
     for split in splits:
         samples = run.options.get("samples", 20)
-        numbers = evaluation.evaluate(trained.model, trained.task, split=split, samples=samples)
+        part = trained.task.part(split)
+        numbers = evaluation.evaluate(trained.model, trained.problem, part, samples=samples)
         found |= {f"{split}/{name}": value for name, value in numbers.items()}
     fingerprints = dict(trained.fingerprints)
     return {"metrics": found, "epochs": [*trained.result.history], "data": fingerprints}

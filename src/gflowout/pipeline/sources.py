@@ -22,7 +22,7 @@ from gflowout.data.errors import DataError
 from gflowout.data.images import IMAGE_SETS, load_images
 from gflowout.data.splits import split
 from gflowout.data.transforms import Augment
-from gflowout.pipeline import files
+from gflowout.pipeline import files, inputs
 from gflowout.pipeline.config import CLINICAL, ConfigError, DataConfig
 from gflowout.pipeline.preprocess import (
     Images,
@@ -56,6 +56,11 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def batches(self, problem: Problem, batch_size: int) -> Batches:
+        """Batches to score, in the order of the examples."""
+        transform = problem.inputs.transform
+        return Batches(self.x, self.y, batch_size=batch_size, transform=transform)
 
     def fingerprint(self) -> str:
         """SHA-256 of inputs and labels."""
@@ -126,12 +131,6 @@ class Task:
             weights=self.train.weights,
         )
 
-    def batches(self, part: Part, batch_size: int) -> Batches:
-        """Batches to score, in the order of the examples."""
-        return Batches(
-            part.x, part.y, batch_size=batch_size, transform=self.problem.inputs.transform
-        )
-
 
 def load(data: DataConfig, seed: int) -> Task:
     """Read the data of a configuration and split them.
@@ -152,6 +151,75 @@ def load(data: DataConfig, seed: int) -> Task:
     else:
         task = _own(data, seed)
     return _noisy(task, data, seed)
+
+
+def labelled(problem: Problem, path: Path) -> tuple[Part, list[str]]:
+    """Read new examples with labels, prepared as in training.
+
+    Args:
+        problem: What the model takes and gives.
+        path: A CSV or Parquet file with the column of the labels, an NPZ file with ``x`` and
+            ``y``, or a folder with one sub-folder of images per class.
+
+    Returns:
+        The examples, and remarks for the user.
+
+    Raises:
+        DataError: If they do not fit the model, or a label is none of its classes.
+    """
+    target, path = problem.target, files.there(path)
+    found = inputs.open_inputs(problem, [path])
+    with files.named(path):
+        if path.is_dir():
+            labels = pd.Series([name.partition("/")[0] for name in found.names])
+        elif path.suffix.lower() == ".npz":
+            labels = _column(files.read_arrays(path), "y")
+        else:
+            labels = _column(files.read_table(path), target.name)
+        if len(labels) != len(found):
+            raise DataError(f"has {len(found):,} inputs and {len(labels):,} labels")
+        x = torch.cat(list(found.chunks()))
+        notes = [note for note in found.notes() if note != _ignored(target.name)]
+        known = torch.from_numpy(labels.notna().to_numpy().copy())
+        if not bool(known.any()):
+            raise DataError(f"has no label in {target.name!r}")
+        if not bool(known.all()):
+            notes.append(f"{int((~known).sum()):,} rows without {target.name!r} left out")
+        return Part(x[known], encode_labels(target, labels[labels.notna()])), notes
+
+
+def encode_labels(target: Target, labels: pd.Series[Any]) -> Tensor:
+    """Labels as the likelihood takes them.
+
+    Raises:
+        DataError: If one is not a class of the target, or not a number.
+    """
+    if target.likelihood == "gaussian":
+        try:
+            numbers = torch.from_numpy(labels.to_numpy(dtype="float64", copy=True))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the labels {target.name!r} must be numbers") from error
+        if not bool(numbers.isfinite().all()):
+            raise DataError(f"the labels {target.name!r} hold infinity")
+        return ((numbers - target.mean) / target.std).float()
+    places = {each: place for place, each in enumerate(target.classes)}
+    names = [level(value) for value in labels.tolist()]
+    odd = next((name for name in names if name not in places), None)
+    if odd is not None:
+        listed = ", ".join(target.classes[:12]) + (", ..." if len(places) > 12 else "")
+        raise DataError(f"the label {odd!r} is none of the classes of the model: {listed}")
+    codes = torch.tensor([places[name] for name in names])
+    return codes.float() if target.likelihood == "binary" else codes
+
+
+def _column(columns: Any, name: str) -> pd.Series[Any]:
+    if name not in columns:
+        raise DataError(f"misses the labels {name!r}")
+    return pd.Series(columns[name])
+
+
+def _ignored(name: str) -> str:
+    return Remarks(ignored={name}).lines()[0]
 
 
 def _image_set(data: DataConfig, seed: int) -> Task:
@@ -201,13 +269,12 @@ def _own(data: DataConfig, seed: int) -> Task:
             arrays = files.read_arrays(path)
             if "y" not in arrays or arrays["y"].ndim != 1:
                 raise DataError("must hold labels 'y', one per row of 'x'")
-            inputs = files.inputs_of(path, arrays)
+            x = files.inputs_of(path, arrays)
             labels = pd.Series(arrays["y"])
-            if len(labels) != len(inputs):
-                raise DataError(f"x has {len(inputs):,} rows, y {len(labels):,}")
-            if isinstance(inputs, Tensor):
-                return _examples(data, seed, "y", labels, _ImageRows(inputs))
-            return _examples(data, seed, "y", labels, _TableRows(inputs, ()))
+            if len(labels) != len(x):
+                raise DataError(f"x has {len(x):,} rows, y {len(labels):,}")
+            rows = _ImageRows(x) if isinstance(x, Tensor) else _TableRows(x, ())
+            return _examples(data, seed, "y", labels, rows)
         if suffix not in files.TABLES:
             raise DataError("must be a CSV, Parquet or NPZ file, or a folder of images")
         return _table(path, data, seed)
@@ -282,25 +349,17 @@ def _examples(
     if len(labels) < 10:
         raise DataError(f"has {len(labels)} examples with a label; 10 are the least")
     kind = _likelihood(data.likelihood, name, labels)
-    classes = () if kind == "gaussian" else sorted_levels(labels.tolist())
-    codes = None
-    if classes:
-        places = {each: place for place, each in enumerate(classes)}
-        codes = torch.tensor([places[level(value)] for value in labels.tolist()])
-    parts = _rows(len(labels), data, seed, codes, data.test)
-    target = Target(kind, name, classes)
-    if codes is None:
-        numbers = torch.from_numpy(labels.to_numpy(dtype="float64", copy=True))
-        if not bool(numbers.isfinite().all()):
-            raise DataError(f"the labels {name!r} hold infinity")
-        std = float(numbers[parts[0]].std())
-        target = replace(target, mean=float(numbers[parts[0]].mean()), std=std if std > 0 else 1.0)
-        values = ((numbers - target.mean) / target.std).float()
-    else:
-        values = codes.float() if kind == "binary" else codes
-    inputs = rows.fit(known[parts[0]])
-    made = [Part(rows.take(inputs, known[part]), values[part]) for part in parts if len(part)]
-    problem = Problem(data.source, inputs, target, len(made[0]))
+    target = Target(kind, name, () if kind == "gaussian" else sorted_levels(labels.tolist()))
+    stratify = encode_labels(target, labels).long() if target.classes else None
+    parts = _rows(len(labels), data, seed, stratify, data.test)
+    if not target.classes:
+        numbers = labels.to_numpy(dtype="float64")[parts[0].numpy()]
+        std = float(numbers.std())
+        target = replace(target, mean=float(numbers.mean()), std=std if std > 0 else 1.0)
+    values = encode_labels(target, labels)
+    learned = rows.fit(known[parts[0]])
+    made = [Part(rows.take(learned, known[part]), values[part]) for part in parts if len(part)]
+    problem = Problem(data.source, learned, target, len(made[0]))
     return Task(problem, made[0], made[1], made[2] if len(made) > 2 else None, tuple(notes))
 
 
