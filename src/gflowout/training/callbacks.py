@@ -144,7 +144,7 @@ class Progress(ProgressBar):
         rich = require("rich.progress", extra="train", purpose="the progress bar")
         self._bar = rich.Progress(
             rich.TextColumn("{task.description}"),
-            rich.BarColumn(bar_width=24),
+            rich.BarColumn(bar_width=12),
             rich.TaskProgressColumn(),
             rich.TimeElapsedColumn(),
             rich.TimeRemainingColumn(),
@@ -188,11 +188,11 @@ class Progress(ProgressBar):
         epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 1)
         text = f"epoch {epoch}/{trainer.max_epochs}"
         if history:
-            text += f"  loss {history[-1]['train/nll']:.4f}"
+            text += f" loss {history[-1]['train/nll']:.3f}"
         known = scores(history)
         if known and MONITOR in history[-1]:
             best = min(known.values())
-            text += f"  valid {history[-1][MONITOR]:.4f} (best {best:.4f})"
+            text += f" valid {history[-1][MONITOR]:.3f} (best {best:.3f})"
         return text
 
 
