@@ -4,6 +4,7 @@ import math
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
 from gflowout.pipeline.config import ConfigError
 from gflowout.runs import Run, read
+from gflowout.tuning import read_space
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 TOY = "name: toy\nwork: tuning_work:scored\nbase: {data: numbers, fit.lr: 0.5}\n"
@@ -357,3 +359,32 @@ def test_wrong_usage_of_tune(arguments, message, tmp_path):
     shown = gflowout("tune", "--data", "mnist", *arguments, *trials, "--out", out, code=2)
     assert re.search(message, shown)
     assert not out.exists()
+
+
+def test_the_page_on_tuning_does_as_it_says(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "tuning.md").read_text()
+    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.S):
+        written(tmp_path / name, text)
+    write_mnist(tmp_path / "data" / "mnist", count=80)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GFLOWOUT_DATA", str(tmp_path / "data"))
+    shell = "".join(re.findall(r"```sh\n(.*?)```", page, re.S)).replace("\\\n", " ")
+    quick = {  # the same commands, in less time
+        "tune": ["--trials", 2, "--epochs", 1, "--engine", "inline"],
+        "run": ["--set", "fit.epochs=1", "--engine", "inline"],
+    }
+    shown = []
+    for line in shell.splitlines():
+        _, *words = shlex.split(line)
+        more = next((quick[word] for word in words[:2] if word in quick), [])
+        shown.append(gflowout(*words, *more))
+    assert len(shown) == 4
+    assert re.search(r"digits +mnist +gflowout +5 +0 +0", shown[2])
+    assert "test/ece" in shown[3]
+    assert set(read_space("space.yaml").of("mc")) == {"fit.lr", "fit.weight_decay"}
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = code.replace('trials=12,\n    search="optuna"', 'trials=1, engine="inline"')
+    code = code.replace('folder="tuned"', 'folder="again"').replace('"tuned")', '"again")')
+    exec(code, {"print": shown.append})
+    assert "valid/nll (minimized)" in shown[-1]
+    assert (tmp_path / "again" / "best-mc.yaml").exists()

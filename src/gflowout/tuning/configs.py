@@ -67,12 +67,12 @@ def configuration(options: Mapping[str, Any]) -> Config:
     return from_flat({key: value for key, value in options.items() if key != TEST})
 
 
-def write_best(tuned: Tuned, folder: Path) -> list[Path]:
+def write_best(tuned: Tuned, folder: str | Path) -> list[Path]:
     """Write ``best-METHOD.yaml`` for each method that has a good trial."""
     from gflowout.pipeline.config import write
 
     paths = []
     for method in tuned.best:
-        paths.append(folder / f"best-{method}.yaml")
+        paths.append(Path(folder) / f"best-{method}.yaml")
         write(configuration(tuned.options(method)), paths[-1])
     return paths
