@@ -19,7 +19,7 @@ from gflowout import commands
 from gflowout.data.images import load_images
 from gflowout.pipeline import run as runs
 from gflowout.pipeline import sources
-from gflowout.pipeline.config import read
+from gflowout.pipeline.config import nested, read
 
 runner = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"})
 SMALL = ("--set", "backbone.hidden=[16]", "--set", "fit.lr=0.01", "--set", "data.batch_size=20")
@@ -270,6 +270,19 @@ class TestEvaluate:
         result = good("evaluate", digits, "--data-dir", other, "--quiet")
         assert "warning: the test part is not what it was in training" in result.stderr
 
+    def test_a_score_that_never_varies(self, root: Path, tmp_path: Path):
+        good("train", "--data", "mnist", "--data-dir", root, "--epochs", 1, *SMALL,
+             "--method", "none", "--out", tmp_path / "run", "--quiet")  # fmt: skip
+        np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).integers(
+            0, 256, (20, 28, 28), dtype="uint8"))  # fmt: skip
+        result = good("evaluate", tmp_path / "run", "--ood", tmp_path / "noise.npz",
+                      "--json", tmp_path / "s.json")  # fmt: skip
+        lines = [line.split() for line in result.stdout.splitlines()]
+        assert ["noise.npz", "mutual-information", "-", "-", "-"] in lines
+        scores = json.loads((tmp_path / "s.json").read_text())["scores"]
+        assert scores["noise.npz/mutual_information/auroc"] is None
+        assert scores["noise.npz/entropy/auroc"] is not None
+
     def test_a_table_with_two_classes(self, table):
         result = good("evaluate", table[1], "--quiet")
         assert "AUROC" in result.stdout
@@ -454,3 +467,36 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(extras.importlib, "import_module", missing)
     message = failed("train", "--data", "mnist", "--out", tmp_path / "run")
     assert message == "this command needs pydantic: pip install 'gflowout[studies]'"
+
+
+class TestPage:
+    """docs/command-line.md says what is so."""
+
+    PAGE = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text(encoding="utf-8")
+
+    def test_the_configuration_file_has_every_key_and_its_default(self, tmp_path: Path):
+        block = self.PAGE.split("```yaml\n")[1].split("```")[0]
+        (tmp_path / "c.yaml").write_text(block)
+        found, expected = read(tmp_path / "c.yaml"), read(None, ["data=mnist"])
+        assert found == expected
+        for line in nested_lines(expected):
+            assert line in block
+
+    def test_every_option_of_the_commands_is_there(self):
+        import re
+
+        shown = set(re.findall(r"--[a-z][a-z-]+", self.PAGE))
+        known = {"--data-dir"}
+        for command in ("train", "evaluate", "predict"):
+            known |= set(re.findall(r"--[a-z][a-z-]+", good(command, "--help").stdout))
+        assert shown <= known
+
+    def test_the_errors_are_the_real_ones(self, tmp_path: Path):
+        result = run("train", "--data", "mnist", "--set", "fit.epoch=3", "--method", "gflowot",
+                     "--out", tmp_path / "e")  # fmt: skip
+        assert result.stderr in self.PAGE
+
+
+def nested_lines(config) -> list[str]:
+    return [f"  {key}:" for section in nested(config).values() if isinstance(section, dict)
+            for key in section]  # fmt: skip

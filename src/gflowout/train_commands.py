@@ -453,14 +453,15 @@ def _console(stderr: bool = False) -> Console:
 def _bar(quiet: bool) -> Iterator[Any]:
     from rich import progress
 
+    console = _console(stderr=True)
     with progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=24),
         progress.TaskProgressColumn(),
         progress.TimeRemainingColumn(),
-        console=_console(stderr=True),
+        console=console,
         transient=True,
-        disable=quiet,
+        disable=quiet or not console.is_terminal,
     ) as bar:
         yield bar
 

@@ -53,11 +53,14 @@ def answer(
     probabilities = pred.mean
     if target.likelihood == "binary":
         probabilities = torch.stack([1 - probabilities, probabilities], -1)
+    disagreement = pred.mutual_information()
+    if model.method.deterministic:  # nothing but rounding
+        disagreement = torch.zeros_like(disagreement)
     return {
         "probabilities": probabilities,
         "confidence": pred.max_probability(),
         "entropy": pred.entropy(),
-        "mutual_information": pred.mutual_information(),
+        "mutual_information": disagreement,
         "dempster_shafer": pred.dempster_shafer(),
     }, pred
 
