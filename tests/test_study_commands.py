@@ -384,6 +384,7 @@ def test_the_page_on_tuning_does_as_it_says(tmp_path, monkeypatch):
     assert set(read_space("space.yaml").of("mc")) == {"fit.lr", "fit.weight_decay"}
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     code = code.replace('trials=12,\n    search="optuna"', 'trials=1, engine="inline"')
+    code = code.replace('Path("mnist.yaml")', 'Path("mnist.yaml"), ["fit.epochs=1"]')
     code = code.replace('folder="tuned"', 'folder="again"').replace('"tuned")', '"again")')
     exec(code, {"print": shown.append})
     assert "valid/nll (minimized)" in shown[-1]
