@@ -210,6 +210,13 @@ class TestTrain:
         assert "is a file, not a folder" in message
         assert "--out: is needed" in refused("train", "--data", "mnist")
 
+    def test_two_do_not_train_in_one_folder(self, digits: Path):
+        from gflowout.runs import locks
+
+        with locks.hold(digits / ".training.lock"):
+            message = failed("train", "--config", digits / "config.yaml", "--out", digits)
+        assert message.startswith(f"{digits}: another process trains here (process ")
+
     def test_a_loss_that_is_not_finite(self, root: Path, tmp_path: Path):
         message = failed("train", "--data", "mnist", "--data-dir", root, "--epochs", 3,
                          "--set", "fit.lr=1e20", "--set", "fit.optimizer=sgd",

@@ -246,6 +246,7 @@ def _told(out: Path | None = None) -> Iterator[None]:
             if find_spec(module) is None:  # importing the last two takes seconds
                 require(module, extra="studies", purpose="this command")
         from gflowout.pipeline.config import ConfigError
+        from gflowout.runs import BusyError
         from gflowout.training import DivergedError, TrainingWarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
@@ -264,6 +265,9 @@ def _told(out: Path | None = None) -> Iterator[None]:
             raise typer.Exit(WRONG_USAGE) from error
         except DivergedError as error:
             typer.echo(f"training failed: {error}", err=True)
+            raise typer.Exit(1) from error
+        except BusyError as error:
+            typer.echo(str(error), err=True)
             raise typer.Exit(1) from error
         except DataError:
             raise

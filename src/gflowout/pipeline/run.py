@@ -8,6 +8,7 @@ The folder of a run holds ``config.yaml``, ``preprocess.json`` (what is done to 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -27,7 +28,7 @@ from gflowout.pipeline import build, config, evaluation, sources
 from gflowout.pipeline.config import Config, ConfigError
 from gflowout.pipeline.preprocess import Problem
 from gflowout.pipeline.sources import Task
-from gflowout.runs import records
+from gflowout.runs import locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import surroundings
 from gflowout.training import FitResult, fit
@@ -92,21 +93,24 @@ def train(
         ConfigError: If the configuration does not fit the data, or the folder holds another run.
         DataError: If data are missing or damaged.
         DivergedError: If the loss is not finite any more.
+        BusyError: If another process trains in this folder.
         KeyboardInterrupt: After Ctrl-C, with all complete epochs saved.
     """
     started, clock = records.now(), time.perf_counter()
     folder = Path(folder)
-    if not resume:
-        for name in (CONFIG, PREPROCESS, MODEL, RECORD):
-            (folder / name).unlink(missing_ok=True)
-    check_folder(config, folder)
+    if resume:
+        check_folder(config, folder)
     if task is None:
         task = sources.load(config.data, config.seed)
     batches = task.training(config.data, config.seed)
     model = build.model(config, task.problem, example(task))
-    _prepare(folder, config, task)
     callbacks = [] if report is None else [_reporter(report)]
-    with _interruptible():
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder), _interruptible():
+        if not resume:
+            for name in (CONFIG, PREPROCESS, MODEL, RECORD):
+                (folder / name).unlink(missing_ok=True)
+        _prepare(folder, config, task)
         result = fit(
             model,
             batches,
@@ -117,9 +121,10 @@ def train(
             progress=progress,
             callbacks=callbacks,
         )
-    if not (folder / MODEL).is_file() or not (folder / RECORD).is_file():
-        serialization.save(model, folder / MODEL)
-        _record(folder, config, task, result, started, time.perf_counter() - clock)
+        if not (folder / MODEL).is_file() or not (folder / RECORD).is_file():
+            serialization.save(model, folder / MODEL)
+            _record(folder, config, task, result, started, time.perf_counter() - clock)
+    model.to(_device(config))
     return Trained(config, task.problem, model, folder, task.fingerprints, result, task)
 
 
@@ -150,7 +155,8 @@ def load(folder: str | Path) -> Trained:
         model = serialization.load(folder / MODEL, network)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: cannot be loaded ({error})") from error
-    return Trained(settings, problem, model.eval(), folder, content["fingerprints"])
+    model.eval().to(_device(settings))
+    return Trained(settings, problem, model, folder, content["fingerprints"])
 
 
 def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, list[str]]:
@@ -304,6 +310,22 @@ def _record(
     )
     text = records.to_text(record).encode()
     write_bytes(folder / RECORD, lambda stream: stream.write(text))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes away, but not the other ranks of this one."""
+    if "LOCAL_RANK" in os.environ:
+        yield
+        return
+    with locks.hold(folder / ".training.lock", doing="another process trains here"):
+        yield
+
+
+def _device(settings: Config) -> str:
+    """Where to predict: an accelerator if there is one and training may use it."""
+    wanted = settings.fit.accelerator in ("auto", "gpu", "cuda")
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
 
 @contextmanager

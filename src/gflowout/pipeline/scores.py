@@ -84,15 +84,17 @@ def collect(
         advance: Is told how many examples were done.
     """
     generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
     parts: list[Answers] = []
-    for x, *labels in batches:
+    for batch in batches:
+        x, *labels = (tensor.to(device) for tensor in batch)
         found, pred = answer(model, target, x, samples, generator)
         if labels:
             found["log_prob"] = pred.log_prob(labels[0])
             if target.likelihood == "gaussian":  # a density, per unit of the data
                 found["log_prob"] = found["log_prob"] - math.log(target.std)
             found["labels"] = labels[0]
-        parts.append(found)
+        parts.append({name: value.cpu() for name, value in found.items()})
         advance(len(x))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
