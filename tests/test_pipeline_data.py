@@ -159,6 +159,14 @@ class TestImageSets:
         assert found is not None
         assert not found.flip
 
+    def test_a_part_of_the_files(self, tmp_path: Path):
+        write_cifar10(tmp_path / "cifar-10-batches-py", 20, (1, 4))
+        root = f"data.directory={tmp_path}"
+        with pytest.raises(DataError, match="misses data_batch_2"):
+            load("data=cifar10", root)
+        task = load("data=cifar10", root, "data.partial=true")
+        assert len(task.train) + len(task.valid) == 40
+
     def test_what_does_not_fit(self, tmp_path: Path):
         root = f"data.directory={write_digits(tmp_path)}"
         with pytest.raises(ConfigError, match=r"data\.likelihood of 'mnist' is categorical"):

@@ -117,7 +117,8 @@ def train(
         _can_make(out)
         task = sources.load(settings.data, settings.seed)
         trained = run.train(settings, out, progress=not quiet, resume=not restart, task=task)
-        if not quiet:
+        first = os.environ.get("LOCAL_RANK", "0") == "0"
+        if first and not quiet:
             _print_training(trained, task.notes)
 
 

@@ -71,6 +71,7 @@ class DataConfig(_Section):
         categorical: Columns of numbers that stand for kinds of things.
         valid: Share of the training data that is kept for validation.
         test: Share of the user's own data that is kept for testing.
+        partial: Take what there is if some of CIFAR-10's training files are missing.
         limit: Use this many examples at most for training and validation.
         label_noise: Share of training labels that are drawn anew.
         augment: Crop and mirror training images at random.
@@ -88,6 +89,7 @@ class DataConfig(_Section):
     categorical: list[str] = []
     valid: Annotated[float, Field(gt=0, lt=1)] = 0.1
     test: Share = 0.2
+    partial: bool = False
     limit: Annotated[int, Field(ge=10)] | None = None
     label_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     augment: bool = False

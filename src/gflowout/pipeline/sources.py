@@ -224,7 +224,7 @@ def _ignored(name: str) -> str:
 
 def _image_set(data: DataConfig, seed: int) -> Task:
     _only(data, "categorical")
-    whole = load_images(data.source, "train", data.directory)
+    whole = load_images(data.source, "train", data.directory, partial=data.partial)
     unseen = load_images(data.source, "test", data.directory)
     first, second, _ = _rows(len(whole), data, seed, whole.labels, 0.0)
     train, valid = (Part(whole.images[rows], whole.labels[rows]) for rows in (first, second))
