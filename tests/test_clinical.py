@@ -242,7 +242,7 @@ def test_code_of_the_page_runs(demo, monkeypatch, capsys):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})
-    assert "36 deaths" in capsys.readouterr().out  # as the page says
+    assert "32 deaths" in capsys.readouterr().out  # as the page says
     table = page.split("## What is built from what")[1].split("Each row is counted")[0]
     stated = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+)\**\s\|$", table, re.MULTILINE)]
     counted = clinical.summarise(demo).values()
@@ -571,11 +571,13 @@ def test_which_hospital_is_left_out():
 
 def test_from_one_hospital_to_another():
     stays = frame_of([("a", 1, False), ("b", 1, True), ("b", 2, True), ("c", 3, True)])
-    split = clinical.between_hospitals(stays, train=1, test=2)
+    split = clinical.between_hospitals(stays, train_hospital=1, test_hospital=2)
     assert (split.train.index.tolist(), split.test.index.tolist()) == ([0], [2])
     assert split.removed == 1
-    with pytest.raises(ValueError, match="different hospitals, got 1 for both"):
-        clinical.between_hospitals(stays, train=1, test=1)
+    with pytest.raises(ValueError, match="another hospital than test_hospital, got 1 for both"):
+        clinical.between_hospitals(stays, train_hospital=1, test_hospital=1)
+    with pytest.raises(ValueError, match=r"train_hospital must be a hospital .*, got 7"):
+        clinical.between_hospitals(stays, train_hospital=7, test_hospital=1)
 
 
 def test_validation_has_its_part_of_the_deaths():
@@ -585,6 +587,22 @@ def test_validation_has_its_part_of_the_deaths():
     other = clinical.hold_out_patients(stays, 0.3, seed=6)[1]
     assert set(other.index) != set(apart.index)
     assert len(clinical.hold_out_patients(stays, 0.0)[1]) == 0
+    with pytest.raises(ValueError, match=r"valid_fraction must leave .* got 0.999, .* all 100"):
+        clinical.hold_out_patients(stays, 0.999)
+    with pytest.raises(ValueError, match="stays must hold at least one stay"):
+        clinical.hold_out_patients(stays[:0])
+
+
+def test_hospitals_and_patients_are_drawn_from_streams_of_their_own():
+    """One stream for both would draw the patients by the order of the hospitals."""
+    stays = frame_of([(f"p{n:02}", n, False) for n in range(40)])
+    same = 0
+    for seed in range(20):
+        split = clinical.leave_hospital_out(stays, 0.25, seed=seed)
+        _, apart = clinical.hold_out_patients(stays, 0.25, seed=seed)
+        assert len(split.test) == len(apart) == 10
+        same += len(set(split.test.patient) & set(apart.patient))
+    assert 30 < same < 70  # 50 by chance, 200 from one stream
 
 
 @given(
@@ -721,7 +739,52 @@ def test_validation_rows_change_nothing_in_the_vocabulary(tmp_path):
     assert after.valid.unknown == before.valid.unknown + len(extra)
 
 
+def test_validation_rows_change_nothing_in_the_scaling(tmp_path):
+    write(tmp_path / "eicu", PATIENTS, ORDERS)
+    before = load_small(tmp_path, covariates=["age"])
+    held = set(before.valid.patients)
+    assert held
+    absurd = [row | {"age": "9999"} if row["uniquepid"] in held else row for row in PATIENTS]
+    write(tmp_path / "eicu", absurd, ORDERS)
+    after = load_small(tmp_path, covariates=["age"])
+    assert after.valid.stays.tolist() == before.valid.stays.tolist()
+    assert after.covariates == before.covariates
+    assert same(after.train, before.train)
+    ages = after.valid.x[:, after.valid.features.index("age")]
+    assert (ages > 1000).all()  # every age of training is 60, so the spread is taken as one
+
+
 # One call
+
+
+def test_options_that_leave_nothing_are_named(tmp_path):
+    write(tmp_path / "eicu", PATIENTS, ORDERS)
+    with pytest.raises(ValueError, match=r"^min_hours must leave .* got 10000: .* 83 hours"):
+        load_small(tmp_path, min_hours=10000)
+    with pytest.raises(ValueError, match=r"^valid_fraction must leave patients"):
+        load_small(tmp_path, valid_fraction=0.999)
+    with pytest.raises(ValueError, match=r"^valid_fraction must leave at least min_count=6 stays"):
+        load_small(tmp_path, valid_fraction=0.8, min_count=6)
+    with pytest.raises(ValueError, match=r"^min_count must leave at least one drug, got 99"):
+        load_small(tmp_path, min_count=99)
+    with pytest.raises(ValueError, match=r"^require_drugs=True leaves no stays: none of 30"):
+        load_small(tmp_path, require_drugs=True, tables=["infusion"])
+    for wrong, says in (
+        (9, "must be a hospital with stays in the table, got 9"),
+        ([2, 9], "must be a hospital with stays in the table, got 9"),
+        ([1, 2, 3], "must leave stays on both sides"),
+        ([], "must leave stays on both sides"),
+        (1.5, r"must be a number in \(0, 1\), got 1.5"),
+        ("smallest", "must be one of 'largest'"),
+    ):
+        with pytest.raises(ValueError, match=f"^test_hospital {says}"):
+            load_small(tmp_path, test_hospital=wrong)
+    with pytest.raises(ValueError, match=r"^train_hospital must be another hospital"):
+        load_small(tmp_path, train_hospital=2)
+    unknown = [row | {"unitdischargestatus": ""} for row in PATIENTS]
+    write(tmp_path / "eicu", unknown, ORDERS)
+    with pytest.raises(DataError, match="no stay has a known outcome"):
+        load_small(tmp_path)
 
 
 def test_load_between_two_hospitals_and_its_options(tmp_path):

@@ -43,6 +43,10 @@ def stay_table(
         A frame indexed by stay, sorted, with columns ``patient``, ``hospital``, ``hours``,
         ``died`` (bool), ``age`` (90 for "> 89", NaN if missing), ``gender``; and counts of the
         stays that were left out.
+
+    Raises:
+        DataError: If no outcome is known.
+        ValueError: If all stays are shorter than ``min_hours``.
     """
     pd = require("pandas", extra="data", purpose="the clinical pipeline")
     status = tables.patient[LABELS[checks.choice("label", label, LABELS)]]
@@ -71,6 +75,13 @@ def stay_table(
     }
     if min_hours:
         counts[f"stays shorter than {min_hours:g} hours"] = int((known & ~long).sum())
+    if not known.any():
+        raise DataError(f"{tables.folder}: no stay has a known outcome; get the tables again")
+    if not (known & long).any():
+        raise ValueError(
+            f"min_hours must leave at least one stay, got {min_hours:g}: the longest stay with a "
+            f"known outcome has {stays.hours[known].max():.0f} hours"
+        )
     return stays[known & long].sort_index(), counts
 
 

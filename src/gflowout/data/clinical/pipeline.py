@@ -123,12 +123,18 @@ def load(
     """
     checks.choice("balance", balance, BALANCES)
     checks.boolean("require_drugs", require_drugs)
+    checks.integer("min_count", min_count, low=1)
     read = load_tables(name, data_dir, tables)
     stays, counts = stay_table(read, label, min_hours)
     drugs, drug_counts = exposures(read, hours)
     if require_drugs:
         has = stays.index.isin(drugs.stay)
         counts["stays without any drug in the window"] = int((~has).sum())
+        if not has.any():
+            raise ValueError(
+                f"require_drugs=True leaves no stays: none of {len(stays)} has a drug in the first "
+                f"{hours:g} hours"
+            )
         stays = stays[has]
     if train_hospital is None:
         split = leave_hospital_out(stays, test_hospital, seed=seed)
@@ -138,8 +144,13 @@ def load(
                 "test_hospital must be the id of a hospital when train_hospital is one, got "
                 f"{test_hospital!r}"
             )
-        split = between_hospitals(stays, train=train_hospital, test=test_hospital)
+        split = between_hospitals(stays, train_hospital=train_hospital, test_hospital=test_hospital)
     kept, apart = hold_out_patients(split.train, valid_fraction, seed=seed)
+    if len(kept) < min_count <= len(split.train):
+        raise ValueError(
+            f"valid_fraction must leave at least min_count={min_count} stays to train on, got "
+            f"{valid_fraction:g}, which leaves {len(kept)} of {len(split.train)}"
+        )
     vocabulary = Vocabulary.fit(drugs, kept.index, drug_key=drug_key, min_count=min_count)
     scales = Covariates.fit(kept, covariates)
     train, valid, test = (

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gflowout import checks
+from gflowout.data import seeds
 from gflowout.data.clinical.design import ClinicalSet
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class HospitalSplit:
 
 def leave_hospital_out(
     stays: pd.DataFrame,
-    hospital: int | float | str | Collection[int] = "largest",
+    test_hospital: int | float | str | Collection[int] = "largest",
     *,
     seed: int = 0,
 ) -> HospitalSplit:
@@ -50,67 +51,82 @@ def leave_hospital_out(
 
     Args:
         stays: What :func:`~gflowout.data.clinical.design.stay_table` gives.
-        hospital: The test hospital: ``"largest"`` (most stays; the lowest id of equals), an
-            id, several ids, or a fraction below 1: hospitals are drawn until they hold at least
-            that part of all stays.
+        test_hospital: ``"largest"`` (most stays; the lowest id of equals), an id, several ids, or a
+            fraction below 1: hospitals are drawn until they hold at least that part of all stays.
         seed: Seed of that draw.
 
     Raises:
         ValueError: If a hospital is not in the table, or a side would be empty.
     """
+    _some(stays)
     chosen: tuple[int, ...]
-    if isinstance(hospital, str):
-        checks.choice("hospital", hospital, ["largest"])
+    if isinstance(test_hospital, str):
+        checks.choice("test_hospital", test_hospital, ["largest"])
         sizes = stays.groupby("hospital").size()
         chosen = (int(sizes.index[int(sizes.to_numpy().argmax())]),)
-    elif isinstance(hospital, float):
-        chosen = _draw(stays, hospital, seed)
-    elif isinstance(hospital, Collection):
-        chosen = tuple(sorted({_hospital("hospital", one, stays) for one in hospital}))
+    elif isinstance(test_hospital, float):
+        chosen = _draw(stays, test_hospital, seed)
+    elif isinstance(test_hospital, Collection):
+        chosen = tuple(sorted({_hospital("test_hospital", one, stays) for one in test_hospital}))
     else:
-        chosen = (_hospital("hospital", hospital, stays),)
+        chosen = (_hospital("test_hospital", test_hospital, stays),)
     inside = stays.hospital.isin(chosen)
     return _sides(stays[~inside], stays[inside], chosen)
 
 
-def between_hospitals(stays: pd.DataFrame, *, train: int, test: int) -> HospitalSplit:
+def between_hospitals(
+    stays: pd.DataFrame, *, train_hospital: int, test_hospital: int
+) -> HospitalSplit:
     """Train on one hospital, test on another.
 
     Args:
         stays: What :func:`~gflowout.data.clinical.design.stay_table` gives.
-        train: Id of the hospital to train on.
-        test: Id of the hospital to test on.
+        train_hospital: Id of the hospital to train on.
+        test_hospital: Id of the hospital to test on.
 
     Raises:
         ValueError: If they are the same, a hospital is not in the table or a side would be empty.
     """
-    train, test = _hospital("train", train, stays), _hospital("test", test, stays)
+    _some(stays)
+    train = _hospital("train_hospital", train_hospital, stays)
+    test = _hospital("test_hospital", test_hospital, stays)
     if train == test:
-        raise ValueError(f"train and test must be different hospitals, got {train} for both")
+        raise ValueError(
+            f"train_hospital must be another hospital than test_hospital, got {train} for both"
+        )
     return _sides(stays[stays.hospital == train], stays[stays.hospital == test], (test,))
 
 
 def hold_out_patients(
-    stays: pd.DataFrame, fraction: float = 0.3, *, seed: int = 0
+    stays: pd.DataFrame, valid_fraction: float = 0.3, *, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Set whole patients apart, the same part of those who died as of those who did not.
 
     Args:
         stays: Training stays.
-        fraction: Part of the patients to set apart, in [0, 1).
+        valid_fraction: Part of the patients to set apart, in [0, 1).
         seed: Seed of the draw. The result does not depend on the order of the rows.
 
     Returns:
         The stays that are kept and those that are set apart.
+
+    Raises:
+        ValueError: If no patient would be kept.
     """
-    fraction = checks.number("valid_fraction", fraction, low=0, high=1, open_high=True)
-    generator = torch.Generator().manual_seed(checks.integer("seed", seed, low=0))
+    _some(stays)
+    fraction = checks.number("valid_fraction", valid_fraction, low=0, high=1, open_high=True)
+    generator = seeds.generator(seed, "patients")
     died = stays.groupby("patient").died.any()
     apart: list[str] = []
     for dead in (False, True):
         names = sorted(died.index[died == dead])
         order = torch.randperm(len(names), generator=generator).tolist()
         apart += [names[i] for i in order[: round(fraction * len(names))]]
+    if len(apart) == len(died):
+        raise ValueError(
+            f"valid_fraction must leave patients to train on, got {fraction:g}, which sets all "
+            f"{len(died)} apart"
+        )
     outside = stays.patient.isin(apart)
     return stays[~outside], stays[outside]
 
@@ -144,7 +160,7 @@ def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> Clin
             weights[rows] = len(data) / (2 * len(rows))
         return replace(data, weights=weights)
     few, many = sorted((deaths, survivals), key=len)
-    generator = torch.Generator().manual_seed(checks.integer("seed", seed, low=0))
+    generator = seeds.generator(seed, "oversample")
     return data.take(torch.cat([many, _repeat(few, len(many), generator)]).sort().values)
 
 
@@ -155,12 +171,19 @@ def _repeat(rows: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 def _draw(stays: pd.DataFrame, fraction: float, seed: int) -> tuple[int, ...]:
-    fraction = checks.number("hospital", fraction, low=0, high=1, open_low=True, open_high=True)
-    generator = torch.Generator().manual_seed(checks.integer("seed", seed, low=0))
+    fraction = checks.number(
+        "test_hospital", fraction, low=0, high=1, open_low=True, open_high=True
+    )
+    generator = seeds.generator(seed, "hospitals")
     sizes = stays.groupby("hospital").size()
     order = sizes.iloc[torch.randperm(len(sizes), generator=generator).numpy()]
     enough = int((order.cumsum() >= fraction * len(stays)).to_numpy().argmax())
     return tuple(sorted(int(one) for one in order.index[: enough + 1]))
+
+
+def _some(stays: pd.DataFrame) -> None:
+    if not len(stays):
+        raise ValueError("stays must hold at least one stay, got none")
 
 
 def _hospital(name: str, value: Any, stays: pd.DataFrame) -> int:
@@ -179,7 +202,7 @@ def _sides(train: pd.DataFrame, test: pd.DataFrame, hospitals: tuple[int, ...]) 
     kept = train[~train.patient.isin(set(test.patient))]
     if not len(kept) or not len(test):
         raise ValueError(
-            f"hospital must leave stays on both sides, got {len(kept)} for training and "
+            f"test_hospital must leave stays on both sides, got {len(kept)} for training and "
             f"{len(test)} for the test with hospitals {', '.join(map(str, hospitals)) or 'none'}"
         )
     return HospitalSplit(kept, test, hospitals, len(train) - len(kept))
