@@ -1,4 +1,4 @@
-"""Batches: every row once, orders that repeat, resuming anywhere, weights, and the data's share."""
+"""Batches: every row once, orders that repeat, resuming anywhere, weights, shards."""
 
 import copy
 import itertools

@@ -79,7 +79,7 @@ class TestList:
         size = sum(path.stat().st_size for path in (root / "mnist").iterdir())
         assert rows["mnist"][:3] == ["yes", *download.readable(size).split()]
         assert rows["cifar10"][:2] == ["in", "part"]
-        assert rows["svhn"][:2] == ["no", "-"]
+        assert rows["svhn"][:2] == ["no", "(246"]
         assert rows["eicu"][:2] == ["by", "hand"]
         assert rows["easy-vqa"][:2] == ["by", "hand"]
         text = plain(run("list", "--data-dir", root).stdout)
@@ -136,7 +136,12 @@ class TestGet:
 
         monkeypatch.setattr(download, "get", get)
         result = run("get", "mnist", "frost")
-        assert (result.exit_code, result.stderr) == (1, "http://x: the server answered 404\n")
+        assert result.exit_code == 1
+        assert result.stderr.splitlines() == [
+            "mnist: 11.6 MB at most; licence: CC BY-SA 3.0",
+            "http://x: the server answered 404",
+            "frost: 2.09 MB at most; licence: Apache-2.0",
+        ]
         assert result.stdout == "frost: frost\n"
 
     def test_ctrl_c_says_what_is_kept(self, monkeypatch):
@@ -144,8 +149,28 @@ class TestGet:
             raise KeyboardInterrupt("it is kept")
 
         monkeypatch.setattr(download, "get", get)
-        result = run("get", "mnist")
+        result = run("get", "mnist", "--quiet")
         assert (result.exit_code, result.stderr) == (130, "interrupted: it is kept\n")
+
+    def test_nothing_known_is_not_well(self, tmp_path):
+        """A mistyped directory must not pass for a good one because a package brings data."""
+        result = run("check", "--data-dir", tmp_path)
+        assert result.exit_code == 1
+        assert "no data set here" in result.stderr
+
+    def test_one_folder_that_cannot_be_read_does_not_hide_the_others(self, root, monkeypatch):
+        real = store.files
+
+        def files(wanted, folder):
+            if wanted.name == "svhn":
+                raise DataError(f"{folder}: cannot be read (Permission denied)")
+            return real(wanted, folder)
+
+        monkeypatch.setattr(store, "files", files)
+        result = run("list", "--data-dir", root)
+        assert result.exit_code == 0
+        assert "cannot be read" in plain(result.stdout)
+        assert "in mnist" in plain(result.stdout)
 
     @pytest.mark.parametrize("command", ["get", "check", "show"])
     def test_unknown_names_are_wrong_usage(self, command):

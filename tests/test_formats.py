@@ -204,6 +204,8 @@ def test_mat_that_is_damaged(tmp_path: Path) -> None:
         ({"X": np.zeros((32, 32, 3, 2))}, "got float64"),
         ({"y": np.ones((3, 1))}, "has 2 pictures and 3 labels"),
         ({"y": np.zeros((2, 1))}, r"y must hold 1 to 10, got \[0\]"),
+        ({"y": np.full((2, 1), 1.5)}, "y must hold whole numbers, got float64"),
+        ({"y": np.array([["a"], ["b"]], object)}, "y must hold whole numbers, got object"),
     ],
 )
 def test_mat_with_other_content(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -222,6 +224,11 @@ def test_npy_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
     write_cifar_c(tmp_path)
     rows = npy.read_severity(tmp_path / "snow.npy", 2)
     assert torch.equal(rows, pixels(15, 3, 32).permute(0, 2, 3, 1)[3:6])
+
+
+def test_npy_of_the_other_byte_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.arange(10, dtype=">i4"))
+    assert npy.read_severity(tmp_path / "labels.npy", 2).tolist() == [2, 3]
 
 
 def test_npy_that_is_odd(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from data_files import (
@@ -42,6 +43,51 @@ def test_the_folder_of_the_data_set_itself_is_good(tmp_path: Path) -> None:
     assert len(load_images("mnist", "train", tmp_path / "mnist")) == 6
     with pytest.raises(MissingDataError, match="no kmnist here"):
         load_images("kmnist", "train", tmp_path / "mnist")
+
+
+def test_a_folder_of_any_name_is_good_where_files_or_checksums_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cifar10(tmp_path / "pictures")
+    assert len(load_images("cifar10", "test", tmp_path / "pictures")) == 4
+    write_mnist(tmp_path / "mnist")
+    monkeypatch.chdir(tmp_path / "mnist")
+    assert len(load_images("mnist", "test", ".")) == 6
+    (tmp_path / "mnist").rename(tmp_path / "digits")
+    with pytest.raises(MissingDataError, match="no mnist here"):  # or is it fashion-mnist?
+        load_images("mnist", "test", tmp_path / "digits")
+
+
+def test_real_mnist_is_known_by_its_checksums(
+    real_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "digits").symlink_to(real_data("mnist"))
+    linked = tmp_path / "other"
+    linked.mkdir()
+    for path in real_data("mnist").iterdir():
+        (linked / path.name).symlink_to(path)
+    assert len(load_images("mnist", "test", linked)) == 10_000
+    with pytest.raises(MissingDataError, match="no kmnist here"):
+        load_images("kmnist", "test", linked)
+
+
+def test_vqa_v2_in_the_layout_of_mcan(tmp_path: Path) -> None:
+    folder = tmp_path / "datasets" / "vqa"
+    folder.mkdir(parents=True)
+    (folder / "v2_mscoco_train2014_annotations.json").write_text("{}")
+    assert store.locate("vqa-v2", tmp_path) == tmp_path / "datasets"
+    assert store.locate("vqa-v2", tmp_path / "datasets") == tmp_path / "datasets"
+
+
+@pytest.mark.parametrize("inside", ["eicu-crd/2.0", "physionet.org/files/eicu-crd/2.0"])
+def test_eicu_as_wget_leaves_it(tmp_path: Path, inside: str) -> None:
+    folder = tmp_path / inside
+    folder.mkdir(parents=True)
+    (folder / "patient.csv.gz").write_bytes(b"x")
+    assert store.locate("eicu", tmp_path) == folder
+    assert store.locate("eicu", folder) == folder
+    with pytest.raises(MissingDataError):
+        store.locate("eicu-demo", folder)
 
 
 def test_the_variable_names_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +144,57 @@ def test_labels_of_another_set_are_an_error(tmp_path: Path) -> None:
         load_images("mnist", "train", tmp_path)
 
 
+def test_pictures_of_another_shape_are_an_error(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    images = torch.zeros(6, 14, 56)
+    write_idx(tmp_path / "mnist" / "train-images-idx3-ubyte.gz", images)
+    with pytest.raises(DataError, match="pictures of mnist must be 28x28, got 14x56"):
+        load_images("mnist", "train", tmp_path)
+    write_cifar_c(tmp_path / "CIFAR-10-C")
+    np.save(tmp_path / "CIFAR-10-C" / "fog.npy", np.zeros((15, 28, 28, 3), np.uint8))
+    with pytest.raises(DataError, match=r"must be bytes \[5 N, 32, 32, 3\], got .*\[15, 28, 28"):
+        load_corrupted("cifar10-c", "fog", 1, tmp_path)
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.arange(15) + 0.5)
+    with pytest.raises(DataError, match=r"labels\.npy: must hold whole numbers, got float64"):
+        load_corrupted("cifar10-c", "snow", 1, tmp_path)
+    with pytest.raises(ValueError, match="use load_corrupted"):
+        load_images("cifar10-c", "test", tmp_path)
+
+
+def test_files_that_cannot_be_read_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").mkdir()
+    with pytest.raises(MissingDataError, match=r"misses t10k-labels-idx1-ubyte\.gz"):
+        load_images("mnist", "test", tmp_path)
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\); check its perm"):
+        load_images("mnist", "train", tmp_path)
+
+
+def test_loading_verifies_on_request(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    assert len(load_images("mnist", "train", tmp_path)) == 6
+    with pytest.raises(DataError, match=r"train-images.*md5 is .*, the published file has f68b3c2"):
+        load_images("mnist", "train", tmp_path, verify=True)
+
+
+def test_real_files_pass_verification(real_data: Callable[[str], Path]) -> None:
+    assert len(load_images("mnist", "test", real_data("mnist"), verify=True)) == 10_000
+
+
+def test_parts_that_are_not_downloaded_are_said_to_be_so(tmp_path: Path) -> None:
+    write_svhn(tmp_path / "svhn")
+    with pytest.raises(MissingDataError, match=r"`gflowout data get` leaves this part out: see"):
+        load_images("svhn", "extra", tmp_path)
+
+
 def test_cifar10_joins_its_batches_in_order(tmp_path: Path) -> None:
     write_cifar10(tmp_path / "cifar-10-batches-py")
     found = load_images("cifar10", "train", tmp_path)
@@ -145,6 +242,7 @@ def test_published_corruptions(tmp_path: Path) -> None:
     assert torch.equal(found.images, pixels(15, 3, 32)[12:])
     assert found.labels.tolist() == [0, 1, 2]
     assert found.split == "fog-5"
+    assert found.classes[3] == "cat"
     with pytest.raises(ValueError, match="corruption must be one of 'fog', 'snow', got 'frost'"):
         load_corrupted("cifar10-c", "frost", 5, tmp_path)
     with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got 6"):
@@ -246,3 +344,10 @@ def test_real_cifar10_agrees_with_plain_unpickling(real_data: Callable[[str], Pa
     found = load_images("cifar10", "train", folder, partial=True).subset(slice(10_000))
     assert torch.equal(found.images, torch.from_numpy(plain[b"data"]).view(-1, 3, 32, 32))
     assert found.labels.tolist() == plain[b"labels"]
+
+
+def test_names_of_classes_are_those_of_the_meta_files(real_data: Callable[[str], Path]) -> None:
+    from gflowout.data.images import _CLASSES
+
+    for name in ("cifar10", "cifar100"):
+        assert load_images(name, "test", real_data(name)).classes == _CLASSES[name]

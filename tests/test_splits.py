@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gflowout.data.splits import apportion, split
@@ -22,6 +22,7 @@ def test_shares_that_sum_to_one_cover(n: int, weights: list[int], seed: int) -> 
     if not total:
         return
     fractions = [weight / total for weight in weights]
+    assume(all(not share or share * n >= 1 for share in fractions))
     parts = split(n, fractions, seed=seed)
     assert sorted(flat(parts)) == list(range(n))
     for part, fraction in zip(parts, fractions, strict=True):
@@ -109,6 +110,7 @@ def test_classes_keep_their_shares(counts: list[int], weights: list[int], seed: 
     labels = torch.tensor([c for c, count in enumerate(counts) for _ in range(count)])
     n = len(labels)
     fractions = [weight / sum(weights) for weight in weights]
+    assume(all(share * n >= 1 for share in fractions))
     parts = split(n, fractions, seed=seed, stratify=labels)
     assert sorted(flat(parts)) == list(range(n))
     for part, fraction in zip(parts, fractions, strict=True):
@@ -166,3 +168,9 @@ def test_errors_name_the_argument(
 ) -> None:
     with pytest.raises(error, match=words):
         split(**({"n": 10, "fractions": (0.5, 0.5), "seed": 0} | arguments))  # type: ignore[arg-type]
+
+
+def test_a_share_that_is_no_point_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"a share of 0\.1 of n=3 is no point at all"):
+        split(3, (0.9, 0.1), seed=0)
+    assert [len(part) for part in split(3, (1.0, 0.0), seed=0)] == [3, 0]

@@ -58,7 +58,7 @@ def list_(data_dir: _DataDir = None) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("data set", no_wrap=True)
         table.add_column("there", no_wrap=True)
-        table.add_column("on disk", no_wrap=True, justify="right")
+        table.add_column("size", no_wrap=True, justify="right")
         table.add_column("what", ratio=1, overflow="fold")
         for found in report.survey(data_dir):
             lines, facts = [found.entry.title], [f"licence: {found.entry.licence}"]
@@ -70,11 +70,17 @@ def list_(data_dir: _DataDir = None) -> None:
             lines.append(f"[dim]{'; '.join(facts)}[/dim]")
             if found.missing:
                 lines.append(f"missing: {', '.join(found.missing)}")
+            if found.problem:
+                state = "?"
+                lines.append(found.problem)
             size = readable(found.size) if found.folder is not None else "-"
+            if found.folder is None and found.entry.size:
+                size = f"({readable(found.entry.size)})"
             table.add_row(found.entry.name, state, size, "\n".join(lines))
         _line(console, f"data directory: {base}")
         console.print(table)
-        _line(console, "no: `gflowout data get NAME`; by hand: `gflowout data get NAME` says how")
+        _line(console, "size: on disk; in brackets, what `gflowout data get NAME` fetches")
+        _line(console, "by hand: `gflowout data get NAME` says how")
 
 
 @data.command(
@@ -99,6 +105,10 @@ def get(
 
         failed = False
         for name in names:
+            wanted = entry(name)
+            if wanted.downloads and not quiet:
+                size = download.readable(wanted.size)
+                typer.echo(f"{name}: {size} at most; licence: {wanted.licence}", err=True)
             try:
                 folder = download.get(name, data_dir, progress=not quiet, force=force)
                 typer.echo(f"{name}: {folder}")
@@ -128,17 +138,25 @@ def check(
     with explained(DataError):
         from gflowout.data import report, store
 
-        chosen = names or [each.entry.name for each in report.survey(data_dir) if each.folder]
+        chosen = names or [
+            each.entry.name
+            for each in report.survey(data_dir)
+            if (each.folder and not each.packaged) or each.problem
+        ]
         if not chosen:
-            raise MissingDataError(f"{store.root(data_dir)}: no data set here")
+            raise MissingDataError(
+                f"{store.root(data_dir)}: no data set here that is known by the names of its "
+                "folder and files; `gflowout data list` says what there could be"
+            )
         console, bad = _console(), []
         for place, name in enumerate(chosen):
             if place:
                 console.print()
             try:
                 found = report.check(name, data_dir)
-            except MissingDataError as error:
-                _line(console, f"{name}: missing. {error}")
+            except DataError as error:
+                missing = isinstance(error, MissingDataError)
+                _line(console, f"{name}: {'missing. ' if missing else ''}{error}")
                 bad.append(name)
                 continue
             _print(console, found)
@@ -183,6 +201,13 @@ def show(
         from gflowout.data.sheets import contact_sheet
 
         kinds = KINDS if all_corruptions and not name.endswith("-c") else tuple(corruption or ())
+        from PIL import Image
+
+        if out.suffix.lower() not in Image.registered_extensions():
+            raise typer.BadParameter(
+                f"{out.name!r} must end in .png, .jpg, .webp or another that Pillow writes",
+                param_hint="--out",
+            )
         try:
             drawn = contact_sheet(
                 name,

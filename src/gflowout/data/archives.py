@@ -12,10 +12,14 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from gflowout.data.errors import DataError
 
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
+# zipfile raises a plain RuntimeError for a file with a password.
+_BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError),
+)
 
 
 def unpack(archive: Path, folder: Path, strip: int = 0) -> None:
@@ -51,7 +55,9 @@ def _untar(archive: Path, folder: Path, strip: int) -> None:
             for member in members
             if member.isfile() and (name := _stripped(member.name, strip))
         ]
-        tar.extractall(folder, members=wanted, filter="data")
+        # Python before 3.11.4 has no filter; links, devices and ways out are refused above already.
+        safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(folder, members=wanted, **safe)
 
 
 def _unzip(archive: Path, folder: Path, strip: int) -> None:

@@ -71,6 +71,7 @@ class Entry:
         by_hand: How to get it otherwise.
         package: A Python package that ships the data, and the folder inside it.
         size: About how many bytes the downloads have.
+        inside: Sub-folders of the data set's folder that may hold the files.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Entry:
     by_hand: str = ""
     package: tuple[str, str] | None = None
     size: int = 0
+    inside: tuple[str, ...] = ("",)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -213,9 +215,12 @@ _VQA = (
     File("v2_OpenEnded_mscoco_val2014_questions.json", split="test"),
     File("v2_mscoco_val2014_annotations.json", split="test"),
 )
-_EICU = tuple(
-    File(f"{table}.csv.gz")
-    for table in ("patient", "medication", "infusionDrug", "admissionDrug", "hospital")
+_EICU = (
+    File("patient.csv.gz"),
+    File("medication.csv.gz"),
+    File("infusionDrug.csv.gz"),
+    File("admissionDrug.csv.gz", optional=True),
+    File("hospital.csv.gz", optional=True),
 )
 _EICU_DEMO_URL = "https://physionet.org/files/eicu-crd-demo/2.0.1/"
 _EICU_CITATION = "Pollard et al., The eICU Collaborative Research Database, Scientific Data 2018"
@@ -356,7 +361,8 @@ _ALL = (
         name="vqa-v2",
         title="VQA v2: 658,111 questions about COCO pictures, ten answers each",
         kind="vqa",
-        folders=("vqa_v2", "vqa-v2", "VQAv2"),
+        folders=("vqa_v2", "vqa-v2", "VQAv2", "datasets"),
+        inside=("", "vqa"),
         files=_VQA,
         licence="CC BY 4.0",
         home="https://visualqa.org/download.html",
@@ -407,7 +413,12 @@ _ALL = (
         name="eicu",
         title="eICU Collaborative Research Database 2.0: 200,859 stays in intensive care",
         kind="clinical",
-        folders=("eicu", "eicu-collaborative-research-database-2.0"),
+        folders=(
+            "eicu",
+            "eicu-collaborative-research-database-2.0",
+            "eicu-crd/2.0",
+            "physionet.org/files/eicu-crd/2.0",
+        ),
         files=_EICU,
         licence="PhysioNet Credentialed Health Data License 1.5.0",
         home="https://physionet.org/content/eicu-crd/2.0/",
@@ -421,7 +432,13 @@ _ALL = (
         name="eicu-demo",
         title="eICU demo 2.0.1: 2,520 stays in intensive care, 186 hospitals",
         kind="clinical",
-        folders=("eicu_demo", "eicu-demo", "eicu-collaborative-research-database-demo-2.0.1"),
+        folders=(
+            "eicu_demo",
+            "eicu-demo",
+            "eicu-collaborative-research-database-demo-2.0.1",
+            "eicu-crd-demo/2.0.1",
+            "physionet.org/files/eicu-crd-demo/2.0.1",
+        ),
         files=_EICU,
         licence="ODbL 1.0",
         home="https://physionet.org/content/eicu-crd-demo/2.0.1/",

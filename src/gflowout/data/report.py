@@ -20,6 +20,7 @@ MATCHES = "matches the published file"
 DIFFERS = "differs from the published file"
 UNKNOWN = "no checksum to compare with"
 UNPACKED = "unpacked; no checksum to compare with"
+UNREADABLE = "cannot be read"
 MISSING = "missing"
 ABSENT = "not there; not needed"
 
@@ -33,12 +34,19 @@ class Presence:
         folder: Its folder, or None.
         missing: Files it should have.
         size: Bytes of all files in the folder.
+        problem: Why it could not be looked at, if so.
     """
 
     entry: Entry
     folder: Path | None
-    missing: tuple[str, ...]
-    size: int
+    missing: tuple[str, ...] = ()
+    size: int = 0
+    problem: str = ""
+
+    @property
+    def packaged(self) -> bool:
+        """Whether a Python package brings it, rather than the data directory."""
+        return self.folder is not None and self.folder == store.package_folder(self.entry)
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Checked:
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong with it."""
-        return self.verdict not in (MISSING, DIFFERS)
+        return self.verdict not in (MISSING, DIFFERS, UNREADABLE)
 
 
 @dataclass(frozen=True)
@@ -86,10 +94,13 @@ def survey(data_dir: str | Path | None = None) -> list[Presence]:
     for wanted in ENTRIES.values():
         try:
             folder = store.locate(wanted.name, data_dir)
+            there = store.files(wanted, folder)
         except MissingDataError:
-            found.append(Presence(wanted, None, (), 0))
+            found.append(Presence(wanted, None))
             continue
-        there = store.files(wanted, folder)
+        except DataError as error:  # the others can be looked at all the same
+            found.append(Presence(wanted, None, problem=str(error)))
+            continue
         lacking = (file.name for file in wanted.files if not file.optional)
         missing = tuple(name for name in lacking if there[name] is None)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -132,10 +143,10 @@ def _checked(file: File, path: Path | None) -> Checked:
     if path.suffix.lower() != Path(file.name).suffix.lower():
         return Checked(file.name, size, UNPACKED)
     try:
-        store.verify(path, file.checksum)
+        same = store.matches(path, file.checksum)
     except DataError:
-        return Checked(file.name, size, DIFFERS)
-    return Checked(file.name, size, MATCHES)
+        return Checked(file.name, size, UNREADABLE)
+    return Checked(file.name, size, MATCHES if same else DIFFERS)
 
 
 def _contents(

@@ -14,7 +14,7 @@ from gflowout import checks
 from gflowout.data import arrays, seeds
 
 _BLOCK = 512  # images that are turned at once
-_ROWS = 64  # rows of features that draw from one generator
+_ROWS = 64  # rows of features that are changed at once
 
 
 def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
@@ -143,15 +143,24 @@ def label_noise(
 
 
 def feature_noise(
-    features: Tensor, scale: float, *, seed: int, mask: Tensor | None = None
+    features: Tensor,
+    scale: float,
+    *,
+    seed: int,
+    mask: Tensor | None = None,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Add Gaussian noise to the features of image regions; padded regions stay exactly zero.
+
+    The noise of a row follows from the seed and the row's number, and from nothing else in the
+    batch. With the numbers of pictures as ``index``, a picture has the same noise in every batch.
 
     Args:
         features: Floating point [N, R, D]: N examples, R regions, D features.
         scale: Standard deviation of the noise.
         seed: Of the noise.
         mask: Which regions are real, bool [N, R]; by default those that are not zero throughout.
+        index: Number of each row, int64 [N]; by default 0 to N - 1.
 
     Returns:
         As the features, with zeros wherever the mask is False.
@@ -162,6 +171,9 @@ def feature_noise(
         >>> noisy = feature_noise(features, 0.5, seed=0)
         >>> (noisy != 0).all(-1).tolist()
         [[True, True, True], [True, True, False]]
+        >>> alone = feature_noise(features[1:], 0.5, seed=0, index=torch.tensor([1]))
+        >>> torch.equal(alone, noisy[1:])
+        True
     """
     wanted = "floating point [N, R, D]"
     arrays.tensor("features", features, wanted)
@@ -174,13 +186,25 @@ def feature_noise(
         arrays.tensor("mask", mask, "bool [N, R]")
         if mask.dtype != torch.bool or mask.shape != shape:
             raise ValueError(f"mask must be bool {list(shape)}, got {arrays.describe(mask)}")
+    if index is None:
+        index = torch.arange(len(features))
+    elif len(arrays.labels("index", index)) != len(features):
+        raise ValueError(
+            f"index must have a number for each of the {len(features)} rows, got {len(index)}"
+        )
     result = torch.empty_like(features)
-    for block, start in enumerate(range(0, len(features), _ROWS)):
+    for start in range(0, len(features), _ROWS):
         part = slice(start, start + _ROWS)
         kept = features[part]
         real = (kept != 0).any(-1) if mask is None else mask[part]
-        generator = seeds.generator(seed, "feature_noise", block)
-        noise = torch.randn(_ROWS, *features.shape[1:], generator=generator)[: len(kept)]
+        noise = torch.stack(
+            [
+                torch.randn(
+                    features.shape[1:], generator=seeds.generator(seed, "feature_noise", number)
+                )
+                for number in index[part].tolist()
+            ]
+        )
         noisy = kept + scale * noise.to(kept)
         result[part] = torch.where(real[:, :, None].to(kept.device), noisy, 0.0)
     return result

@@ -110,7 +110,11 @@ def _sizes(n: int, fractions: Any) -> list[int]:
     left = 1 - sum(shares)
     if left < -1e-9:
         raise ValueError(f"fractions must be {wanted}, got {list(fractions)!r}")
-    return apportion(n, [*shares, max(left, 0.0) if left > 1e-9 else 0.0])[:-1]
+    sizes = apportion(n, [*shares, max(left, 0.0) if left > 1e-9 else 0.0])[:-1]
+    for share, size in zip(shares, sizes, strict=True):
+        if share > 0 and not size:
+            raise ValueError(f"fractions: a share of {share:g} of n={n} is no point at all")
+    return sizes
 
 
 def _codes(name: str, values: Any, n: int) -> Tensor:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gflowout.data.catalog import Entry, entry
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.catalog import ENTRIES, Entry, entry
+from gflowout.data.errors import DataError, MissingDataError, unreadable
 from gflowout.extras import require
 
 VARIABLE = "GFLOWOUT_DATA"
@@ -70,14 +70,33 @@ def files(wanted: Entry, folder: Path) -> dict[str, Path | None]:
     """Each file of a data set and where it is in a folder: as published, or unpacked, or None.
 
     Upper and lower case count as the same, since copies of eICU come in both.
+
+    Raises:
+        DataError: If the folder cannot be read.
     """
     found: dict[str, Path | None] = {}
     for file in wanted.files:
-        parent = folder / Path(file.name).parent
-        here = {path.name.lower(): path for path in parent.iterdir()} if parent.is_dir() else {}
         spelled = Path(file.name).name.lower()
-        found[file.name] = here.get(spelled) or here.get(spelled.removesuffix(".gz"))
+        for inside in wanted.inside:
+            here = _files_in((folder / inside / file.name).parent)
+            path = here.get(spelled) or here.get(spelled.removesuffix(".gz"))
+            if path is not None:
+                break
+        found[file.name] = path
     return found
+
+
+def verify_files(wanted: Entry, paths: list[Path]) -> None:
+    """Compare files with the checksums of their data set; unpacked ones have none.
+
+    Raises:
+        DataError: If one differs.
+    """
+    known = {Path(file.name).name.lower(): file.checksum for file in wanted.files}
+    for path in paths:
+        checksum = known.get(path.name.lower())
+        if checksum is not None:
+            verify(path, checksum)
 
 
 def verify(path: Path, checksum: str) -> None:
@@ -99,34 +118,93 @@ def verify(path: Path, checksum: str) -> None:
         )
 
 
+def matches(path: Path, checksum: str) -> bool:
+    """Whether a file is the published one."""
+    algorithm, expected = checksum.split(":", 1)
+    return digest(path, algorithm) == expected
+
+
 def digest(path: Path, algorithm: str) -> str:
     """Checksum of a file as hexadecimal digits."""
     state = hashlib.new(algorithm, usedforsecurity=False)
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            state.update(block)
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                state.update(block)
+    except OSError as error:
+        raise unreadable(path, error) from error
     return state.hexdigest()
 
 
-def how_to_get(wanted: Entry) -> str:
-    """One sentence on how to come by a data set."""
+def how_to_get(wanted: Entry, missing: Sequence[str] = ()) -> str:
+    """One sentence on how to come by a data set.
+
+    Args:
+        wanted: The data set.
+        missing: Files that are wanted; all if empty.
+    """
     name = f"data directory: data_dir=..., --data-dir or ${VARIABLE}"
+    optional = {file.name for file in wanted.files if file.optional}
+    if missing and optional.issuperset(missing):
+        return (
+            f"`gflowout data get` leaves this part out: see {wanted.home}, or name another {name}"
+        )
     if wanted.downloads:
         by_hand = f" ({wanted.by_hand})" if wanted.by_hand else ""
         return f"Run `gflowout data get {wanted.name}`{by_hand}, or name another {name}"
     return f"Get it by hand: {wanted.by_hand} ({wanted.home}), or name another {name}"
 
 
+def _files_in(folder: Path) -> dict[str, Path]:
+    """Files by their names in lower case."""
+    try:
+        return {path.name.lower(): path for path in folder.iterdir() if path.is_file()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
 def _candidates(wanted: Entry, base: Path) -> Iterator[Path]:
-    if base.name in {Path(folder).name for folder in wanted.folders}:
+    if _is_its_own(wanted, base):
         yield base
     for folder in wanted.folders:
         yield base / folder
-    if wanted.package is not None:
-        module, inside = wanted.package
-        spec = importlib.util.find_spec(module)
-        for location in (spec and spec.submodule_search_locations) or ():
-            yield Path(location) / inside
+    package = package_folder(wanted)
+    if package is not None:
+        yield package
+
+
+def package_folder(wanted: Entry) -> Path | None:
+    """Where an installed package keeps a data set, if there is one that does."""
+    if wanted.package is None:
+        return None
+    module, inside = wanted.package
+    spec = importlib.util.find_spec(module)
+    for location in (spec and spec.submodule_search_locations) or ():
+        return Path(location) / inside
+    return None
+
+
+def _is_its_own(wanted: Entry, base: Path) -> bool:
+    """Whether a directory is the folder of a data set rather than of all of them.
+
+    Files of the same names can be MNIST or one of its relatives: there the directory's name
+    decides, or a checksum.
+    """
+    parts = base.resolve().parts
+    if any(parts[-len(Path(folder).parts) :] == Path(folder).parts for folder in wanted.folders):
+        return True
+    found = files(wanted, base)
+    for other in ENTRIES.values():
+        alike = {file.name for file in wanted.files} & {file.name for file in other.files}
+        if other is not wanted and alike:
+            return any(
+                path is not None and file.checksum is not None and matches(path, file.checksum)
+                for file in wanted.files
+                for path in (found[file.name],)
+            )
+    return True
 
 
 def _listed(names: list[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.data.errors import DataError
+from gflowout.data.errors import DataError, read_bytes
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -63,12 +63,14 @@ def read_names(path: Path, key: str) -> tuple[str, ...]:
 
 
 def _dictionary(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    raw = read_bytes(path)
     try:
-        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except _RefusedError as error:
         raise DataError(
-            f"{path}: names {error}, which no CIFAR file needs; it was not run. Do not trust this "
-            "file: get it again from its home page"
+            f"{path}: names {error}, which no published CIFAR file does; it was not run. Do not "
+            "trust this file: get it again from its home page. (If you wrote it yourself, write it "
+            "with pickle protocol 2)"
         ) from error
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise DataError(

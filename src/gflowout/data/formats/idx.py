@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gflowout.data.errors import DataError
+from gflowout.data.errors import DataError, read_bytes
 
 _UNSIGNED_BYTE = 0x08
 _GZIP = b"\x1f\x8b"
@@ -54,7 +54,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
 
 
 def _content(path: Path) -> bytes:
-    raw = path.read_bytes()
+    raw = read_bytes(path)
     if not raw.startswith(_GZIP):
         return raw
     try:

@@ -47,6 +47,8 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
         )
     if labels.size != pixels.shape[3]:
         raise DataError(f"{path}: has {pixels.shape[3]} pictures and {labels.size} labels")
+    if labels.dtype.kind not in "iuf" or bool((labels != labels.round()).any()):
+        raise DataError(f"{path}: y must hold whole numbers, got {labels.dtype}")
     digits = torch.from_numpy(labels.reshape(-1).astype("int64"))
     if int(digits.min()) < 1 or int(digits.max()) > _DIGITS:
         raise DataError(f"{path}: y must hold 1 to {_DIGITS}, got {sorted(set(digits.tolist()))}")

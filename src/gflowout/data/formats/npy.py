@@ -22,7 +22,7 @@ def read_severity(path: Path, severity: int) -> Tensor:
         severity: 1 to 5.
 
     Returns:
-        The rows [N, ...] in the array's own type.
+        The rows [N, ...], whole numbers in the array's own type.
 
     Raises:
         DataError: If the file is damaged or its rows cannot be five severities.
@@ -35,4 +35,7 @@ def read_severity(path: Path, severity: int) -> Tensor:
     if rows.ndim == 0 or not len(rows) or len(rows) % SEVERITIES:
         raise DataError(f"{path}: must have rows for {SEVERITIES} severities, got {rows.shape}")
     count = len(rows) // SEVERITIES
-    return torch.from_numpy(rows[(severity - 1) * count : severity * count].copy())
+    if rows.dtype.kind not in "iu":
+        raise DataError(f"{path}: must hold whole numbers, got {rows.dtype}")
+    part = rows[(severity - 1) * count : severity * count]
+    return torch.from_numpy(part.astype(rows.dtype.newbyteorder("=")))
