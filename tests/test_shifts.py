@@ -102,6 +102,21 @@ def test_feature_noise_has_its_scale_and_spares_padding() -> None:
     assert not torch.equal(noisy, feature_noise(features, 0.5, seed=1))
 
 
+def test_feature_noise_belongs_to_the_number_of_a_row() -> None:
+    features = torch.randn(150, 3, 8)
+    noisy = feature_noise(features, 0.5, seed=0)
+    order = torch.randperm(150)
+    shuffled = feature_noise(features[order], 0.5, seed=0, index=order)
+    assert torch.equal(shuffled, noisy[order])
+    # Two questions about one picture, anywhere in a batch, and a number beyond the batch.
+    two = feature_noise(features[[7, 9, 7]], 0.5, seed=0, index=torch.tensor([7, 900, 7]))
+    assert torch.equal(two[0], two[2])
+    assert torch.equal(two[0], noisy[7])
+    assert not torch.equal(two[1], noisy[9])
+    noise = noisy - features
+    assert noise.flatten(1).corrcoef().fill_diagonal_(0).abs().max() < 0.9  # none occurs twice
+
+
 def test_feature_noise_takes_a_mask() -> None:
     features = torch.ones(3, 4, 5, dtype=torch.float64)
     features[0, 1] = 0  # a real region whose features happen to be zero
@@ -134,6 +149,14 @@ LABELS = torch.tensor([0, 1, 2])
         (lambda: label_noise(LABELS.float(), 0.5, 3, seed=0), "labels must be int64"),
         (lambda: feature_noise(torch.ones(2, 2), 1, seed=0), r"features must be .*\[N, R, D\]"),
         (lambda: feature_noise(torch.ones(2, 2, 2), -1, seed=0), "scale must be"),
+        (
+            lambda: feature_noise(torch.ones(2, 3, 2), 1, seed=0, index=torch.tensor([4])),
+            "index must have a number for each of the 2 rows, got 1",
+        ),
+        (
+            lambda: feature_noise(torch.ones(2, 3, 2), 1, seed=0, index=torch.tensor([4, -1])),
+            "index must be int64 .N. and none negative, got -1",
+        ),
         (
             lambda: feature_noise(torch.ones(2, 3, 2), 1, seed=0, mask=torch.ones(2, 2) > 0),
             r"mask must be bool \[2, 3\], got bool \[2, 2\]",
