@@ -42,7 +42,7 @@ bench: install
 
 ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,ray]"
-	$(BIN)/python -m pytest -q tests/test_runs_study.py -k ray
+	$(BIN)/python -m pytest -q tests/test_runs_ray.py
 
 # The other implementation asks for an OpenCV that needs a display's libraries; the headless one serves.
 DATA ?= $(GFLOWOUT_DATA)
