@@ -13,12 +13,13 @@ from gflowout.model import MaskedModel
 from gflowout.pipeline import build
 from gflowout.pipeline.config import Config
 from gflowout.pipeline.preprocess import Images
-from gflowout.pipeline.run import VALID_BATCH, example
+from gflowout.pipeline.run import example
 from gflowout.pipeline.sources import Task
 from gflowout.training.options import optimisers
 
 _SECONDS = 1.0
 _MOST = 20
+_SCORED = 50
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,11 @@ def plan(config: Config, task: Task) -> Plan:
         for stepper in steppers:
             stepper.step()
 
-    valid = task.valid.batches(task.problem, VALID_BATCH)
-    x = next(iter(valid))[0]
+    x = next(iter(task.valid.batches(task.problem, _SCORED)))[0]
     with torch.random.fork_rng(devices=[]):
         seconds = _median(step)
-        scoring = _median(lambda: model.predict(x, samples=config.fit.valid_samples))
-    epoch = seconds * len(batches) + scoring * len(valid)
+        scoring = _median(lambda: model.predict(x, samples=config.fit.valid_samples)) / len(x)
+    epoch = seconds * len(batches) + scoring * len(task.valid)
     return Plan(lines, seconds, epoch, epoch * config.fit.epochs)
 
 
@@ -121,11 +121,11 @@ def _short(value: object) -> str:
 
 
 def _median(action: Callable[[], object]) -> float:
-    for _ in range(2):
-        action()
+    """Seconds of an action; one that takes long is done once."""
     times: list[float] = []
-    while len(times) < 3 or (sum(times) < _SECONDS and len(times) < _MOST):
+    while len(times) <= _MOST and (sum(times) < _SECONDS or not times):
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
+    times = times[1:] or times  # the first one warms up
     return sorted(times)[len(times) // 2]
