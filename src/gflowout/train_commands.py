@@ -9,18 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from gflowout import train_output as output
 from gflowout.console import explained, writable
 from gflowout.data.errors import DataError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gflowout.pipeline.config import Config
-    from gflowout.pipeline.run import Trained
 
 WRONG_USAGE = 2
 _EXITS = (
@@ -111,7 +106,7 @@ def train(
         if out is not None and not restart:
             run.check_folder(settings, out)
         if dry_run:
-            _print_plan(settings, out)
+            output.show_plan(settings, out)
             return
         assert out is not None
         _can_make(out)
@@ -119,7 +114,7 @@ def train(
         trained = run.train(settings, out, progress=not quiet, resume=not restart, task=task)
         first = os.environ.get("LOCAL_RANK", "0") == "0"
         if first and not quiet:
-            _print_training(trained, task.notes)
+            output.show_training(trained, task.notes)
 
 
 def evaluate(
@@ -171,9 +166,11 @@ def evaluate(
             task, changed = runs.data(trained, data_dir)
             part = task.part(name)
             if name in changed:
-                _warn(f"the {name} part is not what it was in training: changed or other data")
+                output.warn(
+                    f"the {name} part is not what it was in training: other data"
+                )
         directory = data_dir if data_dir is not None else trained.config.data.directory
-        with _watching(quiet) as watch:
+        with output.watching(quiet) as watch:
             scores = evaluation.evaluate(
                 trained.model,
                 trained.problem,
@@ -188,9 +185,9 @@ def evaluate(
                 watch=watch,
             )
         facts = {"run": str(run), "part": name, "examples": len(part), "samples": samples}
-        _print_scores(trained, facts, scores)
+        output.show_scores(trained, facts, scores)
         if json_out is not None:
-            _write_json(json_out, {**facts, "seed": seed, "scores": scores})
+            output.write_json(json_out, {**facts, "seed": seed, "scores": scores})
 
 
 def predict(
@@ -221,7 +218,7 @@ def predict(
         if out.exists() and not force:
             raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
         trained = runs.load(run)
-        with _bar(quiet) as bar:
+        with output.bar_of(quiet) as bar:
             line = bar.add_task("predicting", total=None)
             frame, notes = predicting.predict(
                 trained.model,
@@ -234,7 +231,7 @@ def predict(
             )
         predicting.write(frame, out)
         if not quiet:
-            _print_predictions(frame, notes, out)
+            output.show_predictions(frame, notes, out)
 
 
 @contextmanager
@@ -252,7 +249,7 @@ def _told(out: Path | None = None) -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
             if issubclass(category, TrainingWarning):
-                _warn(str(message))
+                output.warn(str(message))
             else:
                 shown(message, category, *rest)
 
@@ -313,165 +310,3 @@ def _can_make(out: Path) -> None:
         raise typer.BadParameter(f"{there} is a file, not a folder", param_hint="--out")
     if not os.access(there, os.W_OK):
         raise typer.BadParameter(f"no permission to write into {there}", param_hint="--out")
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"warning: {text}", err=True)
-
-
-def _print_plan(settings: Config, out: Path | None) -> None:
-    from gflowout.pipeline import sources
-    from gflowout.pipeline.plan import duration, plan
-    from gflowout.training import checkpoints
-
-    task = sources.load(settings.data, settings.seed)
-    found = plan(settings, task)
-    lines = list(found.lines)
-    if out is not None:
-        done = checkpoints.last(out / "checkpoints")
-        state = "new" if done is None else f"goes on after epoch {checkpoints.epoch_of(done) + 1}"
-        lines.append(("folder", f"{out} ({state})"))
-    lines.append(
-        ("cost", f"about {duration(found.total)} in all: {duration(found.epoch)} an epoch, "
-                 f"{duration(found.step)} a step, measured here on a few steps")
-    )  # fmt: skip
-    for word, text in lines:
-        typer.echo(f"{word:<12}{text}")
-    typer.echo("nothing was written")
-
-
-def _print_training(trained: Trained, notes: Iterable[str]) -> None:
-    from gflowout.pipeline.plan import duration
-
-    result = trained.result
-    assert result is not None
-    best = result.history[result.best_epoch]
-    for note in notes:
-        typer.echo(f"note: {note}")
-    figures = f"validation NLL {best['valid/nll']:.4f}"
-    if not trained.problem.target.classes:
-        figures += " (of standardised values)"
-    if "valid/accuracy" in best:
-        figures += f", accuracy {100 * best['valid/accuracy']:.2f} %"
-    epochs = len(result.history)
-    how = "stopped early, no better for a while" if result.stopped == "patience" else "all done"
-    went_on = f", {result.resumed} of them before" if result.resumed else ""
-    count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-    typer.echo(f"{count} ({how}{went_on}) in {duration(result.seconds)}")
-    typer.echo(f"best epoch {result.best_epoch + 1}: {figures}")
-    typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
-    typer.echo(f"next: gflowout evaluate {trained.folder}")
-
-
-_NAMES = {
-    "accuracy": "accuracy %", "nll": "NLL", "brier": "Brier", "ece": "ECE", "auroc": "AUROC",
-    "aupr": "AUPR", "fpr95": "FPR95", "rmse": "RMSE", "mae": "MAE",
-    "coverage90": "in 90 % interval, %",
-}  # fmt: skip
-_PERCENT = ("accuracy", "coverage90")
-
-
-def _print_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, float]) -> None:
-    config = trained.config
-    typer.echo(
-        f"{facts['run']}: {config.method.name} on {config.data.source}; {facts['part']}: "
-        f"{facts['examples']:,} examples, {facts['samples']} draws"
-    )
-    plain: dict[str, dict[str, float]] = {}
-    unlike: dict[str, dict[str, float]] = {}
-    for key, value in scores.items():
-        head, _, metric = key.rpartition("/")
-        if "/" in head:
-            unlike.setdefault(head, {})[metric] = value
-        else:
-            plain.setdefault(head or facts["part"], {})[metric] = value
-    _print_table(["data"], {(name,): row for name, row in plain.items()})
-    if unlike:
-        typer.echo(f"\ntold from {facts['part']} by uncertainty:")
-        rows: dict[tuple[str, ...], dict[str, float]] = {
-            (name, score.replace("_", "-")): row
-            for key, row in unlike.items()
-            for name, _, score in [key.rpartition("/")]
-        }
-        _print_table(["data", "score"], rows)
-
-
-def _print_table(heads: list[str], rows: dict[tuple[str, ...], dict[str, float]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    metrics = list(next(iter(rows.values())))
-    for metric in metrics:
-        table.add_column(_NAMES.get(metric, metric), justify="right", no_wrap=True)
-    for names, row in rows.items():
-        table.add_row(*names, *(_figure(metric, row[metric]) for metric in metrics))
-    _console().print(table)
-
-
-def _figure(metric: str, value: float) -> str:
-    if value != value:
-        return "-"
-    return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:.4f}"
-
-
-def _print_predictions(frame: Any, notes: Iterable[str], out: Path) -> None:
-    for note in notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"{out}: {len(frame):,} rows; columns {_columns(frame)}")
-    score = "mutual_information" if "mutual_information" in frame else "std"
-    if score == "mutual_information" and not frame[score].any():
-        score = "entropy"
-    label = frame.columns[0]
-    unsure = frame.nlargest(3, score)
-    pairs = zip(unsure[label], unsure[score], strict=True)
-    listed = ", ".join(f"{name} ({value:.3g})" for name, value in pairs)
-    typer.echo(f"most unsure by {score}, {label}: {listed}")
-
-
-def _columns(frame: Any) -> str:
-    names = list(frame.columns)
-    classes = [name for name in names if name.startswith("p_")]
-    if len(classes) > 2:
-        first = names.index(classes[0])
-        names[first : first + len(classes)] = [f"{classes[0]} ... {classes[-1]}"]
-    return ", ".join(names)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    from gflowout.runs.values import pack
-    from gflowout.training.checkpoints import write_bytes
-
-    text = json.dumps(pack(content)[0], indent=1, allow_nan=False).encode()
-    write_bytes(path, lambda stream: stream.write(text))
-    typer.echo(f"{path}: written")
-
-
-def _console(stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, stderr=stderr)
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Any]:
-    from rich import progress
-
-    console = _console(stderr=True)
-    with progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=24),
-        progress.TaskProgressColumn(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    ) as bar:
-        yield bar
-
-
-@contextmanager
-def _watching(quiet: bool) -> Iterator[Any]:
-    with _bar(quiet) as bar:
-        yield lambda what, batches: bar.track(batches, total=len(batches), description=what)
