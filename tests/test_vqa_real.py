@@ -25,6 +25,7 @@ from gflowout.data.vqa import (
     summarise,
 )
 from gflowout.data.vqa.sets import encode, hold_out
+from gflowout.data.vqa.text import words
 
 COLOURS = {
     "black": (0, 0, 0),
@@ -107,11 +108,28 @@ def test_rad_validation_by_picture(real_data: Callable[[str], Path]) -> None:
 
 
 def test_rad_validation_by_question(rad_split: VQASplit) -> None:
-    assert len(rad_split.valid) == round(0.1 * 3064)
     ids = [set(part.question_ids.tolist()) for part in (rad_split.train, rad_split.valid)]
     assert ids[0].isdisjoint(ids[1])
     assert len(ids[0] | ids[1]) == 3064
     assert (rad_split.train.split, rad_split.valid.split) == ("train", "valid")
+    seen = [
+        [
+            (picture, *words(text)[:14])
+            for picture, text in zip(part.image_index.tolist(), part.questions, strict=True)
+        ]
+        for part in (rad_split.train, rad_split.valid)
+    ]
+    assert len({*seen[0], *seen[1]}) == 2569
+    assert set(seen[0]).isdisjoint(seen[1])
+    assert len(set(seen[1])) == round(0.1 * 2569)
+    tokens = [
+        {(picture, *row) for (picture, *_), row in zip(keys, part.tokens.tolist(), strict=True)}
+        for keys, part in zip(seen, (rad_split.train, rad_split.valid), strict=True)
+    ]
+    assert tokens[0].isdisjoint(tokens[1])  # nor does a model see them alike
+    # What the page says about the rest.
+    assert len(rad_split.valid) == 311
+    assert set(rad_split.valid.image_index.tolist()) <= set(rad_split.train.image_index.tolist())
 
 
 def test_rad_fixed_answers_agree_with_the_text_accuracy(rad_split: VQASplit) -> None:

@@ -57,6 +57,7 @@ def load(
         name: ``"vqa-v2"``, ``"vqa-rad"`` or ``"easy-vqa"``.
         data_dir: Directory of all data sets.
         valid: Share of the training questions, or of their pictures, held out for validation.
+            Questions in the same words about the same picture count once and stay together.
         by_image: Hold out all questions of some pictures. Default: as the test questions are, that
             is, about new pictures (VQA v2, easy-VQA) or about those of training (VQA-RAD).
         length: Tokens per question.
@@ -78,7 +79,7 @@ def load(
     learned, tested = pooled([source.read("train", folder), source.read(source.evaluation, folder)])
     if by_image is None:
         by_image = source.by_image
-    rest, held = hold_out(learned, valid, by_image=by_image, seed=seed)
+    rest, held = hold_out(learned, valid, by_image=by_image, seed=seed, length=length)
     train, kept = learned.subset(rest), learned.subset(held)
     tokenizer = Tokenizer.fit(train.texts, length=length)
     answers = train.fitted_answers(source.min_count if min_count is None else min_count)

@@ -6,7 +6,7 @@ Every loader gives :class:`Questions`; with a vocabulary of words and one of ans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from gflowout import checks
+from gflowout.data import seeds
 from gflowout.data.vqa.accuracy import SCORINGS, TYPES, count_accuracy, soft_scores
 from gflowout.data.vqa.answers import Answers, Counts
 from gflowout.data.vqa.regions import Regions
-from gflowout.data.vqa.text import Tokenizer
+from gflowout.data.vqa.text import LENGTH, Tokenizer, words
 
 T = TypeVar("T")
 Rows = Tensor | Sequence[int] | slice
@@ -223,29 +224,46 @@ def pooled(parts: Sequence[Questions]) -> list[Questions]:
 
 
 def hold_out(
-    questions: Questions, fraction: float, *, by_image: bool, seed: int
+    questions: Questions, valid: float, *, by_image: bool, seed: int, length: int = LENGTH
 ) -> tuple[Tensor, Tensor]:
     """Choose questions for validation.
 
+    Questions about the same picture that a model sees in the same words go together, so none of
+    them is on both sides.
+
     Args:
         questions: The training questions.
-        fraction: Share of the questions, or of the pictures, in [0, 1).
+        valid: Share of the different questions, or of the pictures, in [0, 1).
         by_image: Hold out all questions of some pictures, rather than single questions.
         seed: Of the choice.
+        length: Words that a model sees of a question.
 
     Returns:
         Sorted indices of the rest and of the held-out questions.
+
+    Raises:
+        ValueError: If nothing would be left to train on.
     """
-    checks.number("valid", fraction, low=0, high=1, open_high=True)
+    checks.number("valid", valid, low=0, high=1, open_high=True)
     checks.boolean("by_image", by_image)
-    generator = torch.Generator().manual_seed(checks.integer("seed", seed, low=0))
-    if by_image:
-        units, unit = torch.unique(questions.picture, return_inverse=True)
-    else:
-        units = unit = torch.arange(len(questions))
-    chosen = torch.zeros(len(units), dtype=torch.bool)
-    chosen[torch.randperm(len(units), generator=generator)[: round(fraction * len(units))]] = True
-    held = chosen[unit]
+    checks.integer("length", length, low=1)
+    keys: list[Hashable] = questions.picture.tolist()
+    if not by_image:
+        keys = [
+            (key, *words(text)[:length]) for key, text in zip(keys, questions.texts, strict=True)
+        ]
+    groups: dict[Hashable, int] = {}
+    group = torch.tensor([groups.setdefault(key, len(groups)) for key in keys], dtype=torch.int64)
+    order = torch.randperm(len(groups), generator=seeds.generator(seed, "valid"))
+    count = round(valid * len(groups))
+    if groups and count == len(groups):
+        raise ValueError(
+            f"valid must leave questions to train on, got {valid:g}, which holds out all "
+            f"{count} {'pictures' if by_image else 'different questions'}"
+        )
+    chosen = torch.zeros(len(groups), dtype=torch.bool)
+    chosen[order[:count]] = True
+    held = chosen[group]
     return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
