@@ -1,7 +1,8 @@
 """Visual question answering: questions about pictures, in three data sets, one form for models.
 
-``load`` gives training, validation and test sets with vocabularies from training alone; ``v2``,
-``rad`` and ``easy`` read the published files; ``accuracy`` is the official measure.
+``load`` gives training, validation and test sets with vocabularies from training alone;
+``VQABatches`` makes batches of them; ``v2``, ``rad`` and ``easy`` read the published files;
+``accuracy`` is the official measure.
 """
 
 from gflowout.data.vqa import easy, rad, v2
@@ -14,6 +15,7 @@ from gflowout.data.vqa.accuracy import (
     soft_scores,
 )
 from gflowout.data.vqa.answers import Answers, Counts, normalise
+from gflowout.data.vqa.batches import VQABatches
 from gflowout.data.vqa.pipeline import SOURCES, VQASplit, load, summarise
 from gflowout.data.vqa.regions import Regions
 from gflowout.data.vqa.sets import VQASet
@@ -26,6 +28,7 @@ __all__ = [
     "Counts",
     "Regions",
     "Tokenizer",
+    "VQABatches",
     "VQASet",
     "VQASplit",
     "accuracy",
