@@ -96,7 +96,7 @@ def load(
 
     Args:
         name: ``"eicu-demo"`` or ``"eicu"``.
-        data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.roots`.
+        data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
         test_hospital: Hospital to test on: ``"largest"``, an id, several ids, or a fraction of all
             stays to draw hospitals for.
         train_hospital: The only hospital to train on; ``None``: all that are not tested on.
