@@ -166,9 +166,7 @@ def evaluate(
             task, changed = runs.data(trained, data_dir)
             part = task.part(name)
             if name in changed:
-                output.warn(
-                    f"the {name} part is not what it was in training: other data"
-                )
+                output.warn(f"the {name} part is not what it was in training: other data")
         directory = data_dir if data_dir is not None else trained.config.data.directory
         with output.watching(quiet) as watch:
             scores = evaluation.evaluate(

@@ -66,7 +66,8 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         >>> read(None, ["data=mnist", "fit.lrr=1"])
         Traceback (most recent call last):
             ...
-        gflowout.pipeline.sections.ConfigError: fit.lrr: there is no such key; did you mean 'fit.lr'?
+        gflowout.pipeline.sections.ConfigError: fit.lrr: there is no such key; did you mean
+        'fit.lr'?
     """
     raw = {} if path is None else _read_file(path)
     for text in overrides:
