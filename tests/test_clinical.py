@@ -885,3 +885,15 @@ def test_any_text_is_a_name(name):
     found = clinical.normalise(name)
     assert (found == "") == (not name.split())
     assert clinical.normalise(name.upper()) == clinical.normalise(name.upper().lower())
+
+
+def test_the_table_of_home_drugs_may_be_missing(tmp_path):
+    write(tmp_path, [stay(1), stay(2)], [order(1), order(2)], packed=True)
+    whole = clinical.summarise(tmp_path)
+    (tmp_path / (files.FILES["admission"] + ".csv.gz")).unlink()
+    without = clinical.summarise(tmp_path)
+    assert without == {name: whole[name] for name in without}
+    assert "stays" in without
+    (tmp_path / (files.FILES["infusion"] + ".csv.gz")).unlink()
+    with pytest.raises(MissingDataError, match="no table infusionDrug here"):
+        clinical.summarise(tmp_path)

@@ -603,3 +603,11 @@ def test_backbones_need_torch_only() -> None:
     )
     foreign = set(result.stdout.split()) - allowed - set(sys.stdlib_module_names)
     assert not foreign
+
+
+def test_tokens_outside_the_vocabulary_are_named() -> None:
+    net = MCAN.tiny(20, 5, feature_size=16)
+    features = torch.randn(2, 3, 16)
+    for tokens in ([[1, 20], [2, 3]], [[1, -1], [2, 3]]):
+        with pytest.raises(ValueError, match=r"tokens must be in \[0, 19\], the vocabulary"):
+            net(features, torch.tensor(tokens))

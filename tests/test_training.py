@@ -443,6 +443,21 @@ def test_a_run_that_was_interrupted_ends_in_the_same_weights(
     assert table == (tmp_path / "whole" / "metrics.csv").read_text()
 
 
+def test_ctrl_c_is_an_interrupt_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    class CtrlC(lightning.Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.current_epoch == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(wrapped(), *batches(), FitOptions(epochs=3), folder=tmp_path, progress=False,
+            callbacks=[CtrlC()])  # fmt: skip
+    assert signal.getsignal(signal.SIGINT) is before
+    result = fit(wrapped(), *batches(), FitOptions(epochs=3), folder=tmp_path, progress=False)
+    assert result.resumed == 1
+
+
 def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
     options = FitOptions(epochs=2)
     first = wrapped()

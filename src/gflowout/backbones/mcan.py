@@ -295,6 +295,13 @@ class MCAN(nn.Module):
             raise ValueError(
                 f"tokens must have shape [{shape[0]}, words], as features has {shape}, got {words}"
             )
+        # On an accelerator this would wait for it in every pass.
+        known = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
+        if known and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
+            raise ValueError(
+                f"tokens must be in [0, {self.vocabulary - 1}], the vocabulary of this network, "
+                f"got {int(tokens.min())} to {int(tokens.max())}"
+            )
 
 
 def _padding(name: str, given: Tensor | None, sequence: Tensor) -> Tensor:

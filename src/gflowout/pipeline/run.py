@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -106,7 +104,7 @@ def train(
     model = build.model(config, task.problem, example(task))
     callbacks = [] if report is None else [_reporter(report)]
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder), _interruptible():
+    with _alone(folder):
         if not resume:
             for name in (CONFIG, PREPROCESS, MODEL, RECORD):
                 (folder / name).unlink(missing_ok=True)
@@ -326,22 +324,6 @@ def _device(settings: Config) -> str:
     """Where to predict: an accelerator if there is one and training may use it."""
     wanted = settings.fit.accelerator in ("auto", "gpu", "cuda")
     return "cuda" if wanted and torch.cuda.is_available() else "cpu"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lightning ends the process after Ctrl-C, and ignores it from then on: undo both."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:
-        yield
-    except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
 
 
 def _reporter(report: Report) -> Any:

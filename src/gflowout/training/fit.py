@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import signal
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,6 +104,7 @@ def fit(
 
     Raises:
         DivergedError: If the loss is not finite any more.
+        KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
 
     Examples:
         >>> import gflowout as gfo
@@ -138,7 +141,7 @@ def fit(
         if start is None or not (place / _DONE).exists():
             trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
                                valid is not None)  # fmt: skip
-            with _quiet():
+            with _quiet(), _interruptible():
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
             if trainer.is_global_zero:
@@ -294,6 +297,22 @@ def _quiet() -> Iterator[None]:
         torch.set_rng_state(random)
         for logger, level in zip(loud, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lightning ends the process after Ctrl-C, and ignores it from then on: undo both."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
 
 
 _REMARKS = (

@@ -23,7 +23,13 @@ from gflowout.data.clinical.split import (
     hold_out_patients,
     leave_hospital_out,
 )
-from gflowout.data.clinical.tables import DRUG_TABLES, Tables, load_tables, read_tables
+from gflowout.data.clinical.tables import (
+    DRUG_TABLES,
+    Tables,
+    has_table,
+    load_tables,
+    read_tables,
+)
 from gflowout.data.clinical.window import exposures
 
 
@@ -200,10 +206,13 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
 
 
 def summarise(folder: str | Path) -> dict[str, int | str]:
-    """Read all tables of a folder and count what they hold, for ``gflowout data check``.
+    """Read the tables of a folder and count what they hold, for ``gflowout data check``.
+
+    The table of drugs taken before admission may be missing: only ``tables=`` asks for it.
 
     Raises:
-        MissingDataError: If a table is not there.
+        MissingDataError: If another table is not there.
         DataError: If a file is damaged or not what its name says.
     """
-    return summary(read_tables(folder, DRUG_TABLES)).counts
+    needed = [table for table in DRUG_TABLES if table != "admission" or has_table(folder, table)]
+    return summary(read_tables(folder, needed)).counts

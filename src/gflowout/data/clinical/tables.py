@@ -133,6 +133,15 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
     return Tables(folder, patient, {table: _read(folder, table) for table in wanted})
 
 
+def has_table(folder: str | Path, table: str) -> bool:
+    """Whether a table is in a folder."""
+    try:
+        _find(Path(folder), table)
+    except MissingDataError:
+        return False
+    return True
+
+
 def table_names(tables: Iterable[str]) -> tuple[str, ...]:
     """Check names of drug tables.
 
