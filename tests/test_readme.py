@@ -15,7 +15,9 @@ def blocks(name: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/gotchas.md", "docs/ensembles.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/gotchas.md", "docs/ensembles.md", "docs/training.md"]
+)
 def test_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code = blocks(name)
