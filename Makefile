@@ -5,13 +5,12 @@ BIN := $(VENV)/bin
 # One thread per process: on two cores, parallel processes beat parallel kernels.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo test lint types bench ray parity clean
+.PHONY: help install demo test lint types bench parity clean
 
 help:
 	@echo "make demo   train all methods on digits; writes demo.html"
 	@echo "make test   lint, types, doctests, README code and tests"
 	@echo "make bench  cost of every method relative to the bare backbone"
-	@echo "make ray    the tests on a Ray cluster of two nodes on this machine"
 	@echo "make parity our corruptions against imagecorruptions; DATA=folder with cifar10 and frost"
 	@echo "make clean  remove .venv and caches"
 
@@ -39,10 +38,6 @@ types: install
 
 bench: install
 	$(BIN)/gflowout bench
-
-ray: install
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,ray]"
-	$(BIN)/python -m pytest -q tests/test_runs_ray.py
 
 # The other implementation asks for an OpenCV that needs a display's libraries; the headless one serves.
 DATA ?= $(GFLOWOUT_DATA)

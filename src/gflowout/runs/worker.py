@@ -24,6 +24,7 @@ _PAUSE = 0.1  # seconds between two reports of progress
 
 def main(channel: socket.socket) -> None:
     """Do the task that comes through the channel."""
+    faulthandler.disable()  # in a fork it may be on already, its handlers replaced by others
     faulthandler.enable()
     channel.set_inheritable(False)
     reader = channel.makefile("r", encoding="utf-8")
