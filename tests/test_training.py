@@ -29,6 +29,8 @@ from gflowout.training.statistics import EpochStatistics
 
 lightning = pytest.importorskip("lightning")
 
+from gflowout.training import module  # noqa: E402
+
 SITES = ["hidden.0.act", "hidden.1.act"]
 
 
@@ -74,16 +76,18 @@ def same_numbers(one: list[dict[str, float]], other: list[dict[str, float]]) -> 
     return plain(one) == plain(other)
 
 
-class Interrupt(lightning.Callback):
-    """Raises before the n-th step."""
+def interrupt(steps: int) -> Any:
+    """Takes batches apart as usual, but raises at the n-th that is trained on."""
+    left = steps
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.steps -= 1
-        if not self.steps:
+    def unpack(batch: Any) -> Any:
+        nonlocal left
+        left -= torch.is_grad_enabled()
+        if not left:
             raise InterruptedError
+        return module.unpack(batch)
+
+    return unpack
 
 
 # What a step does.
@@ -162,7 +166,7 @@ def test_rates_follow_the_schedule() -> None:
 
 def test_precision_is_single_without_an_accelerator() -> None:
     assert choose_precision(FitOptions(accelerator="cpu")) == "32-true"
-    assert choose_precision(FitOptions(precision="16-mixed")) == "16-mixed"
+    assert choose_precision(FitOptions(precision="bf16-mixed")) == "bf16-mixed"
 
 
 @pytest.mark.parametrize(
@@ -432,7 +436,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_weights(
                 options,
                 folder=tmp_path / "parts",
                 progress=False,
-                callbacks=[Interrupt(steps)],
+                unpack=interrupt(steps),
             )
     model = wrapped(method, **needed)
     result = fit(model, *data(), options, folder=tmp_path / "parts", progress=False)
@@ -463,9 +467,7 @@ def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
     first = wrapped()
     fit(first, *batches(), options, folder=tmp_path, progress=False)
     again = wrapped()
-    result = fit(
-        again, *batches(), options, folder=tmp_path, progress=False, callbacks=[Interrupt(1)]
-    )
+    result = fit(again, *batches(), options, folder=tmp_path, progress=False, unpack=interrupt(1))
     assert same_weights(first, again)
     assert (result.resumed, len(result.history)) == (2, 2)
     with pytest.raises(InterruptedError):
@@ -476,15 +478,163 @@ def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
             folder=tmp_path,
             progress=False,
             resume=False,
-            callbacks=[Interrupt(1)],
+            unpack=interrupt(1),
         )
     assert not checkpoints.epochs(tmp_path / "checkpoints")
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     fit(wrapped(), *batches(), FitOptions(epochs=1), folder=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"other options: epochs \(was 1, is 2\), lr \(was"):
+    with pytest.raises(ValueError, match=r"run: options\.epochs \(was 1, is 2\), options\.lr"):
         fit(wrapped(), *batches(), FitOptions(epochs=2, lr=0.1), folder=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"beta": 5.0}, r"method\.beta \(was 1\.0, is 5\.0\)"),
+        ({"method": "mc"}, r"method\.name \(was 'gflowout', is 'mc'\)"),
+        ({"scale": 100}, r"train\.first batch \(was"),
+        ({"rows": 120}, r"train\.batches \(was 5, is 3\)"),
+        ({"labels": 1}, r"train\.first batch \(was"),
+    ],
+)
+def test_a_folder_of_another_model_or_other_data_is_refused(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    options = FitOptions(epochs=1)
+    fit(wrapped(), *batches(), options, folder=tmp_path, progress=False)
+    x, y = problem()
+    rows = changed.get("rows", 200)
+    train = Batches(
+        x[:rows] * changed.get("scale", 1),
+        (y[:rows] + changed.get("labels", 0)) % 3,
+        batch_size=40,
+        shuffle=True,
+        seed=1,
+    )
+    method = {key: value for key, value in changed.items() if key in ("beta", "method")}
+    with pytest.raises(ValueError, match=f"holds another run: .*{message}"):
+        fit(wrapped(**method), train, batches()[1], options, folder=tmp_path, progress=False)
+
+
+def test_a_run_that_patience_has_ended_is_over_however_it_was_killed(tmp_path: Path) -> None:
+    options = FitOptions(epochs=30, patience=1, lr=0.3)
+    whole = wrapped("mc")
+    first = fit(whole, *batches(), options, folder=tmp_path, progress=False)
+    assert first.stopped == "patience"
+    again = wrapped("mc")  # nothing but the checkpoints says that it is over
+    second = fit(again, *batches(), options, folder=tmp_path, progress=False, unpack=interrupt(1))
+    assert same_numbers(first.history, second.history)
+    assert second.stopped == "patience"
+    assert same_weights(whole, again)
+
+
+def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
+    options = FitOptions(epochs=4, keep=4)
+    whole = wrapped()
+    fit(whole, *batches(), options, folder=tmp_path, progress=False)
+    last = tmp_path / "checkpoints" / "epoch-00003.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    again = wrapped()
+    with pytest.warns(UserWarning, match=r"epoch-00003\.ckpt: cannot be read"):
+        result = fit(again, *batches(), options, folder=tmp_path, progress=False)
+    assert result.resumed == 3
+    assert same_weights(whole, again)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json: missing or damaged.*resume=False"):
+        fit(wrapped(), *batches(), options, folder=tmp_path, progress=False)
+
+
+def test_a_model_in_eval_mode_is_trained_in_training_mode() -> None:
+    def net() -> gfo.MaskedModel:
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        example = (torch.zeros(2, 6),)
+        return gfo.wrap(layers, "mc", ["2"], likelihood=gfo.Categorical(3), example=example)
+
+    trained, evaluated = net(), net().eval()
+    for model in (trained, evaluated):
+        fit(model, *batches(), FitOptions(epochs=2), progress=False)
+    assert same_weights(trained, evaluated)
+    assert int(evaluated.backbone[1].num_batches_tracked) == 10
+    assert not any(part.training for part in evaluated.modules())
+    frozen = net()
+    frozen.backbone[1].eval()
+    fit(frozen, *batches(), FitOptions(epochs=2), progress=False)
+    assert int(frozen.backbone[1].num_batches_tracked) == 0
+    assert frozen.training
+    assert not frozen.backbone[1].training
+
+
+def test_double_precision_ends_with_the_training() -> None:
+    model = wrapped()
+    options = FitOptions(epochs=1, precision="64-true")
+    fit(model, *batches(), options, progress=False)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    model.predict(problem()[0])
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "error", "message"),
+    [
+        ((batch for batch in ()), None, TypeError, "train must be batches that can be gone"),
+        ([], None, ValueError, "train has no batches"),
+        ([(torch.zeros(2, 6), torch.zeros(2).long())], [], ValueError, "valid has no batches"),
+        (3, None, TypeError, "train must be batches .* got int"),
+        (
+            DataLoader(Endless()),
+            None,
+            TypeError,
+            "train must have a length, got DataLoader without one",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_trained_on(
+    train: Any, valid: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fit(wrapped(), train, valid, progress=False)
+
+
+def test_an_ensemble_is_told_how() -> None:
+    ensemble = gfo.Ensemble([wrapped("mc"), wrapped("mc")])
+    with pytest.raises(TypeError, match=r"a call of fit for each of its \.members"):
+        fit(ensemble, *batches())  # type: ignore[arg-type]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    class Spoiled(lightning.Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            with torch.no_grad():
+                next(pl_module.model.backbone.parameters()).fill_(math.nan)
+
+    with pytest.raises(DivergedError, match="parameters are not finite after epoch 0"):
+        fit(wrapped(), *batches(), folder=tmp_path, progress=False, callbacks=[Spoiled()])
+    assert not checkpoints.epochs(tmp_path / "checkpoints")
+
+
+def test_a_trainer_of_ones_own_can_test_and_predict() -> None:
+    model = wrapped()
+    train, valid = batches()
+    fit(model, train, options=FitOptions(epochs=2), progress=False)
+    lit = module.MaskedModule(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(
+            accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False
+        )
+        data = module.MaskedDataModule(train, test=valid)
+        (tested,) = trainer.test(lit, datamodule=data, verbose=False)
+        rows = DataLoader(TensorDataset(problem()[0][200:]), batch_size=40)
+        predicted = trainer.predict(lit, rows)
+    nll = -predicted[0].log_prob(problem()[1][200:]).mean()
+    assert tested["test/nll"] == pytest.approx(float(nll), abs=1e-5)
 
 
 def _train_in(folder: Path) -> None:

@@ -12,6 +12,11 @@ IN_A_ROW = 3
 COLLAPSE = 0.01
 """Keep rates this near to 0 or 1 leave nothing to draw."""
 
+ADVICE = (
+    "Lower lr and generator_lr, set clip (gradient norm, 1.0 is a start), lower beta, or look for "
+    "odd values in the data"
+)
+
 
 class TrainingWarning(UserWarning):
     """Training goes on, but not well."""

@@ -17,7 +17,8 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from gflowout.extras import require
 from gflowout.training import checkpoints
-from gflowout.training.alarms import TrainingWarning, alarms
+from gflowout.training.alarms import ADVICE, DivergedError, TrainingWarning, alarms
+from gflowout.training.options import FitOptions, ended
 
 MONITOR = "valid/nll"
 TABLE = "metrics.csv"
@@ -44,23 +45,32 @@ class AtomicIO(CheckpointIO):
 
 
 class KeepBest(Checkpoint):
-    """Saves a checkpoint after every epoch; keeps the last and the best ones.
+    """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run.
 
     Args:
         folder: Where they go.
-        keep: How many of the best.
+        options: How many of the best to keep, and when the run is over.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, options: FitOptions) -> None:
         super().__init__()
-        self.folder, self.keep = folder, keep
+        self.folder, self.options = folder, options
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save; then drop what is neither last nor among the best."""
+        """Save; drop what is neither last nor among the best; stop if it is time."""
         history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        odd = [name for name, p in pl_module.named_parameters() if not bool(p.isfinite().all())]
+        if odd:  # not to be saved: no run could go on from it
+            raise DivergedError(
+                f"{odd[0]} and {len(odd) - 1} other parameters are not finite after epoch "
+                f"{trainer.current_epoch}. {ADVICE}"
+            )
         trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
+        found = scores(history)
         if trainer.is_global_zero:
-            checkpoints.prune(self.folder, scores(history), self.keep)
+            checkpoints.prune(self.folder, found, self.options.keep)
+        if ended(self.options, list(found.values())) is not None:
+            trainer.should_stop = True
 
 
 class Table(Callback):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,21 @@ def clean(folder: Path) -> None:
 
 
 def last(folder: Path) -> Path | None:
-    """The checkpoint of the latest epoch in a folder, if there is one."""
-    found = epochs(folder)
-    return found[max(found)] if found else None
+    """The latest checkpoint in a folder that can be read, if there is one.
+
+    Writing leaves none that cannot; a disk or a copy may. Such a file is left out with a warning.
+    """
+    for _, path in sorted(epochs(folder).items(), reverse=True):
+        try:
+            read(path)
+        except Exception as error:  # a damaged file can raise nearly anything
+            warnings.warn(
+                f"{path}: cannot be read ({type(error).__name__}); going on from an earlier epoch",
+                stacklevel=2,
+            )
+            continue
+        return path
+    return None
 
 
 def epochs(folder: Path) -> dict[int, Path]:

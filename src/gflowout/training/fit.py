@@ -6,7 +6,9 @@ complete checkpoint and ends in the same weights as a run that was never stopped
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import hashlib
 import json
 import logging
 import signal
@@ -22,16 +24,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gflowout.data.batches import Batches
+from gflowout.ensemble import Ensemble
 from gflowout.extras import require
 from gflowout.model import MaskedModel
 from gflowout.training import checkpoints
-from gflowout.training.options import FitOptions, choose_precision
+from gflowout.training.options import FitOptions, choose_precision, ended
 
 if TYPE_CHECKING:
     from gflowout.training.module import Unpack
 
-_OPTIONS = "options.json"
-_DONE = "done.json"
+_RUN = "run.json"
+_HISTORY = "gflowout_history"
 _PREFIX = "model."
 _NEVER = 1 << 30
 
@@ -91,7 +95,9 @@ def fit(
         valid: Validation batches, for the best epoch and early stopping.
         options: How to train; defaults if ``None``.
         folder: For checkpoints, ``metrics.csv`` and logs. Without one, a run cannot be resumed.
-        resume: Go on from the folder's last checkpoint. ``False`` starts anew, deleting them.
+        resume: Go on from the folder's last checkpoint, if it is of the same run: the same
+            options, method, sites and data, as far as the first batch of a ``Batches`` and numbers
+            of batches tell. ``False`` starts anew, deleting them.
         progress: Show a progress bar.
         loggers: Lightning's loggers, or ``"tensorboard"`` for logs in the folder.
         callbacks: More of Lightning's callbacks.
@@ -117,9 +123,49 @@ def fit(
         >>> len(result.history), result.stopped
         (2, 'epochs')
     """
+    options = options or FitOptions()
+    _check(model, train, valid, options, folder)
+    require("lightning", extra="train", purpose="gflowout.training.fit")
+    from gflowout.training import module as modules
+    from gflowout.training.callbacks import scores
+
+    lit = modules.MaskedModule(model, options, unpack or modules.unpack)
+    data = modules.MaskedDataModule(train, valid)
+    with _folder(folder) as place, _as_before(model):
+        began = time.monotonic()
+        saved = place / "checkpoints"
+        identity = {"options": dataclasses.asdict(options), **_identity(model, train, valid)}
+        start = _prepare(place, saved, identity, resume)
+        if start is None or ended(options, _scores_of(start)) is None:
+            trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
+                               valid is not None)  # fmt: skip
+            with _quiet(), _interruptible():
+                trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
+                trainer.strategy.barrier()  # the first rank has written everything
+        end = checkpoints.last(saved)
+        if end is None:
+            raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
+        history = checkpoints.read(end)[_HISTORY]
+        best, score = _load_best(model, saved, history)
+        return FitResult(
+            history=history,
+            best_epoch=best,
+            best_score=score,
+            stopped=ended(options, list(scores(history).values())) or "epochs",
+            seconds=time.monotonic() - began,
+            resumed=0 if start is None else checkpoints.epoch_of(start) + 1,
+            folder=None if folder is None else place,
+        )
+
+
+def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> None:
+    """Refuse what cannot be trained, before anything is written."""
+    if isinstance(model, Ensemble):
+        raise TypeError(
+            "model must be one model: train an Ensemble by a call of fit for each of its .members"
+        )
     if not isinstance(model, MaskedModel):
         raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
-    options = options or FitOptions()
     if not isinstance(options, FitOptions):
         raise TypeError(f"options must be FitOptions or None, got {type(options).__name__}")
     if options.patience is not None and valid is None:
@@ -129,37 +175,48 @@ def fit(
             f"folder must be given to train with {options.devices * options.nodes} processes: it "
             "is where they meet"
         )
-    require("lightning", extra="train", purpose="gflowout.training.fit")
-    from gflowout.training import module as modules
+    for name, batches in (("train", train), ("valid", valid)):
+        if batches is None and name == "valid":
+            continue
+        kind = type(batches).__name__
+        if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
+            raise TypeError(
+                f"{name} must be batches that can be gone through again and again, such as a "
+                f"DataLoader or a list, got {kind}"
+            )
+        try:
+            count = len(batches)
+        except TypeError as error:
+            raise TypeError(
+                f"{name} must have a length, got {kind} without one ({error}); give an iterable "
+                "data set a __len__"
+            ) from error
+        if not count:
+            raise ValueError(f"{name} has no batches")
 
-    lit = modules.MaskedModule(model, options, unpack or modules.unpack)
-    data = modules.MaskedDataModule(train, valid)
-    with _folder(folder) as place:
-        began = time.monotonic()
-        saved = place / "checkpoints"
-        start = _prepare(place, saved, options, resume)
-        if start is None or not (place / _DONE).exists():
-            trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
-                               valid is not None)  # fmt: skip
-            with _quiet(), _interruptible():
-                trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
-                trainer.strategy.barrier()  # the first rank has written everything
-            if trainer.is_global_zero:
-                _write_json(place / _DONE, {"epochs": trainer.current_epoch})
-        end = checkpoints.last(saved)
-        if end is None:
-            raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
-        history = checkpoints.read(end)["gflowout_history"]
-        best, score = _load_best(model, saved, history)
-        return FitResult(
-            history=history,
-            best_epoch=best,
-            best_score=score,
-            stopped="epochs" if len(history) == options.epochs else "patience",
-            seconds=time.monotonic() - began,
-            resumed=0 if start is None else checkpoints.epoch_of(start) + 1,
-            folder=None if folder is None else place,
-        )
+
+def _identity(model: MaskedModel, train: Any, valid: Any) -> dict[str, Any]:
+    """What tells this run from another in the same folder, beside the options."""
+    return {
+        "method": {"name": model.method.name, **dataclasses.asdict(model.method.options)},
+        "sites": {site.name: site.units for site in model.sites},
+        "train": _fingerprint(train),
+        "valid": None if valid is None else _fingerprint(valid),
+    }
+
+
+def _fingerprint(batches: Any) -> dict[str, Any]:
+    """Number of batches and, where its order is known, what the first one holds."""
+    known: dict[str, Any] = {"batches": len(batches)}
+    if isinstance(batches, Batches):
+        batches.set_epoch(0)
+        state = hashlib.sha256()
+        for tensor in next(iter(batches)):
+            whole = tensor.detach().cpu().contiguous()
+            state.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
+        batches.set_epoch(0)
+        known["first batch"] = state.hexdigest()[:16]
+    return known
 
 
 def _trainer(
@@ -174,13 +231,11 @@ def _trainer(
 ) -> Any:
     """Lightning's trainer."""
     from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import Callback, EarlyStopping
+    from lightning.pytorch.callbacks import Callback
 
-    from gflowout.training.callbacks import MONITOR, Alarms, AtomicIO, KeepBest, Progress, Table
+    from gflowout.training.callbacks import Alarms, AtomicIO, KeepBest, Progress, Table
 
-    own: list[Callback] = [KeepBest(saved, options.keep), Table(folder), Alarms()]
-    if options.patience is not None:
-        own.append(EarlyStopping(MONITOR, options.min_delta, options.patience, check_finite=False))
+    own: list[Callback] = [KeepBest(saved, options), Table(folder), Alarms()]
     if progress:
         own.append(Progress())
     with _quiet():
@@ -212,35 +267,55 @@ def _folder(folder: str | Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _prepare(folder: Path, saved: Path, options: FitOptions, resume: bool) -> Path | None:
+def _prepare(folder: Path, saved: Path, identity: dict[str, Any], resume: bool) -> Path | None:
     """Make the folder fit for the run; return the checkpoint to start from."""
     from lightning.pytorch.utilities import rank_zero_only
 
     first = not getattr(rank_zero_only, "rank", 0)  # the others must not clean up after it
-    wanted = json.loads(json.dumps(dataclasses.asdict(options)))
+    wanted: dict[str, Any] = json.loads(json.dumps(identity))
     if first:
         saved.mkdir(parents=True, exist_ok=True)
         checkpoints.clean(saved)
         checkpoints.clean(folder)
     if first and not resume:
-        (folder / _DONE).unlink(missing_ok=True)
         for path in checkpoints.epochs(saved).values():
             path.unlink()
     start = checkpoints.last(saved) if resume else None
-    had = _read_json(folder / _OPTIONS)
-    if start is not None and had is not None and had != wanted:
-        changed = ", ".join(
-            f"{name} (was {had.get(name)!r}, is {wanted[name]!r})"
-            for name in wanted
-            if had.get(name) != wanted[name]
-        )
-        raise ValueError(
-            f"folder {folder} holds a run with other options: {changed}. Take another folder, the "
-            "same options, or resume=False to start anew"
-        )
+    if start is not None:
+        _compare(folder, wanted)
     if first:
-        _write_json(folder / _OPTIONS, wanted)
+        text = json.dumps(wanted, indent=1).encode()
+        checkpoints.write_bytes(folder / _RUN, lambda stream: stream.write(text))
     return start
+
+
+def _compare(folder: Path, wanted: dict[str, Any]) -> None:
+    """Refuse to go on with what is not the same run."""
+    try:
+        had = json.loads((folder / _RUN).read_text())
+        pairs = [(name, dict(had[name] or {}), dict(value or {})) for name, value in wanted.items()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / _RUN}: missing or damaged, so it cannot be told which run the checkpoints "
+            "beside it belong to; take another folder, or resume=False to start anew"
+        ) from error
+    changed = [
+        f"{part}.{name} (was {before.get(name)!r}, is {now.get(name)!r})"
+        for part, before, now in pairs
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"folder {folder} holds another run: {', '.join(changed)}. Take another folder, go on "
+            "as it began, or resume=False to start anew"
+        )
+
+
+def _scores_of(checkpoint: Path) -> list[float]:
+    from gflowout.training.callbacks import scores
+
+    return list(scores(checkpoints.read(checkpoint)[_HISTORY]).values())
 
 
 def _load_best(
@@ -267,34 +342,39 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     return list(loggers) or False
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+@contextmanager
+def _as_before(model: MaskedModel) -> Iterator[None]:
+    """Train in training mode; then give back modes and precision as they were.
+
+    A model that is in training mode keeps parts of it that are not, such as frozen BatchNorm.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    if not model.training:
+        model.train()
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return content
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1).encode()
-    checkpoints.write_bytes(path, lambda stream: stream.write(text))
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        if len(kinds) == 1:
+            model.to(dtype=kinds.pop())
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Leave the caller's random state alone, and keep Lightning's remarks to itself."""
-    random = torch.get_rng_state()
     loud = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loud]
     for logger in loud:
         logger.setLevel(logging.ERROR)
+    devices = range(torch.cuda.device_count())
     try:
-        with warnings.catch_warnings():
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
             for remark in _REMARKS:
                 warnings.filterwarnings("ignore", remark)
             yield
     finally:
-        torch.set_rng_state(random)
         for logger, level in zip(loud, levels, strict=True):
             logger.setLevel(level)
 
@@ -319,6 +399,7 @@ _REMARKS = (
     ".*does not have many workers",
     ".*Checkpoint directory .* exists and is not empty",
     ".*treespec, LeafSpec.*",
+    ".*module.s. in eval mode at the start of training.*",
     ".*You called `self.log.*in your `on_train_epoch_end`.*",
     ".*It is recommended to use `self.log.*sync_dist=True.*",
 )

@@ -7,6 +7,7 @@ learning rate; a resumed run therefore needs the weights and the optimisers' sta
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -16,14 +17,19 @@ import torch
 from torch import Tensor
 
 from gflowout.data import seeds
+from gflowout.data.batches import Batches
 from gflowout.likelihoods import Binary, Categorical
 from gflowout.model import MaskedModel
-from gflowout.training.alarms import DivergedError
+from gflowout.predictive import Predictive
+from gflowout.training.alarms import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, optimisers, rate_factor
 from gflowout.training.statistics import EVERY, EpochStatistics
 
 Unpack = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], Tensor]]
 """Turns a batch into positional arguments, keyword arguments and labels."""
+
+BLOCK = 8
+"""Batches that Lightning gets at a time where they are in memory."""
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
@@ -50,6 +56,22 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     )
 
 
+def inputs_of(batch: Any, unpack: Unpack) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Take a batch apart that may have no labels: a tensor, a tuple with labels, or a mapping."""
+    if isinstance(batch, Tensor):
+        return (batch,), {}
+    if isinstance(batch, tuple | list) and len(batch) == 1:
+        return tuple(batch), {}
+    if isinstance(batch, Mapping) and not {"y", "labels"} & set(batch):
+        return (), dict(batch)
+    args, kwargs, _ = unpack(batch)
+    return args, kwargs
+
+
+class Block(list[Any]):
+    """Several batches that Lightning handles as one: what it does around a batch costs time."""
+
+
 class MaskedModule(lightning.LightningModule):
     """Trains and validates a wrapped model.
 
@@ -73,7 +95,7 @@ class MaskedModule(lightning.LightningModule):
         self.history: list[dict[str, float]] = []
         self._statistics = EpochStatistics(model.sites)
         self._optimisers: list[torch.optim.Optimizer] = []
-        self._valid = torch.zeros(3)
+        self._sums = torch.zeros(3)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """One optimiser, or two if backbone and generators have different kinds."""
@@ -93,7 +115,11 @@ class MaskedModule(lightning.LightningModule):
                 group["lr"] = group["base_lr"] * factor
 
     def training_step(self, batch: Any, index: int) -> None:
-        """One step of all parameters."""
+        """One step of all parameters for a batch, or for each batch of a block."""
+        for one in batch if isinstance(batch, Block) else (batch,):
+            self._step(one)
+
+    def _step(self, batch: Any) -> None:
         args, kwargs, y = self.unpack(batch)
         losses = self.model(*args, y=y, **kwargs)
         found: Any = self.optimizers()
@@ -101,12 +127,12 @@ class MaskedModule(lightning.LightningModule):
         for stepper in steppers:
             stepper.zero_grad()
         self.manual_backward(losses.total)
-        look = index % EVERY == 0
+        step = self._statistics.steps
+        look = step % EVERY == 0
         if (look or losses.total.device.type == "cpu") and not math.isfinite(losses.total.item()):
             raise DivergedError(
-                f"the loss is {losses.total.item()} in epoch {self.current_epoch}, step {index} "
-                f"({losses!r}). Lower lr and generator_lr, set clip (gradient norm, 1.0 is a "
-                "start), lower beta, or look for odd values in the data"
+                f"the loss is {losses.total.item()} in epoch {self.current_epoch}, step {step} "
+                f"({losses!r}). {ADVICE}"
             )
         self._statistics.add(losses)
         if look:
@@ -118,29 +144,59 @@ class MaskedModule(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
-        self._valid = torch.zeros(3, dtype=torch.float64)
+        self._sums = torch.zeros(3, dtype=torch.float64)
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Score the average over drawn masks; the draws are the same in every epoch."""
-        args, kwargs, y = self.unpack(batch)
-        generator = seeds.generator(self.options.seed, "valid", index)
-        if self.device.type != "cpu":
-            generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
-        pred = self.model.predict(
-            *args, samples=self.options.valid_samples, generator=generator, **kwargs
-        )
-        scores = pred.log_prob(y)
-        self._valid[0] += len(scores)
-        self._valid[1] -= scores.double().sum().cpu()
-        hits = _hits(pred.likelihood, pred.mean, y)
-        self._valid[2] += math.nan if hits is None else hits
+        self._score(batch, index)
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation loss, over all ranks."""
-        count, nll, hits = self._joint(self._valid, "sum")
-        self.log("valid/nll", nll / count)
+        self._log_scores("valid")
+
+    def on_test_epoch_start(self) -> None:
+        """Start the sums anew."""
+        self.on_validation_epoch_start()
+
+    def test_step(self, batch: Any, index: int) -> None:
+        """Score the average over drawn masks."""
+        self._score(batch, index)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test loss, over all ranks."""
+        self._log_scores("test")
+
+    def predict_step(self, batch: Any, index: int) -> Predictive:
+        """Predict with uncertainty; labels in the batch are left out."""
+        args, kwargs = inputs_of(batch, self.unpack)
+        return self._predict(args, kwargs, index)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped model's own call: the backbone's output under one drawn mask."""
+        return self.model(*args, **kwargs)
+
+    def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Predictive:
+        generator = seeds.generator(self.options.seed, "valid", index)
+        if self.device.type != "cpu":
+            generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
+        return self.model.predict(
+            *args, samples=self.options.valid_samples, generator=generator, **kwargs
+        )
+
+    def _score(self, batch: Any, index: int) -> None:
+        args, kwargs, y = self.unpack(batch)
+        pred = self._predict(args, kwargs, index)
+        scores = pred.log_prob(y)
+        self._sums[0] += len(scores)
+        self._sums[1] -= scores.double().sum().cpu()
+        hits = _hits(pred.likelihood, pred.mean, y)
+        self._sums[2] += math.nan if hits is None else hits
+
+    def _log_scores(self, part: str) -> None:
+        count, nll, hits = self._joint(self._sums, "sum")
+        self.log(f"{part}/nll", nll / count)
         if not math.isnan(hits):
-            self.log("valid/accuracy", hits / count)
+            self.log(f"{part}/accuracy", hits / count)
 
     def on_train_epoch_end(self) -> None:
         """Log the numbers of the epoch and add them to the history."""
@@ -178,7 +234,9 @@ class MaskedDataModule(lightning.LightningDataModule):
     """Batches for training, validation and test, from any iterables.
 
     An iterable with ``set_epoch``, such as :class:`gflowout.data.batches.Batches`, is told the
-    epoch; one with ``shard`` gives each rank its share of every batch.
+    epoch; one with ``shard`` gives each rank its share of every batch. Training batches from
+    ``Batches`` reach Lightning in blocks of :data:`BLOCK`, so its hooks around a batch run once per
+    block.
 
     Args:
         train: Training batches; must have a length.
@@ -197,7 +255,7 @@ class MaskedDataModule(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Training batches, of this rank."""
-        return self._of_rank(self.train)
+        return self._of_rank(self.train, BLOCK if isinstance(self.train, Batches) else 1)
 
     def val_dataloader(self) -> Any:
         """Validation batches, of this rank."""
@@ -211,12 +269,13 @@ class MaskedDataModule(lightning.LightningDataModule):
     def _world(self) -> int:
         return self.trainer.world_size if self.trainer is not None else 1
 
-    def _of_rank(self, batches: Any) -> Any:
+    def _of_rank(self, batches: Any, block: int = 1) -> Any:
         if self._world > 1 and isinstance(batches, torch.utils.data.DataLoader):
             return batches  # Lightning gives it a sampler for its rank, which knows the epoch
         if self._world > 1 and hasattr(batches, "shard"):
             batches = batches.shard(self.trainer.global_rank, self._world)  # type: ignore[union-attr]
-        return _InEpoch(batches, lambda: 0 if self.trainer is None else self.trainer.current_epoch)
+        trainer = self.trainer
+        return _InEpoch(batches, lambda: 0 if trainer is None else trainer.current_epoch, block)
 
 
 class _InEpoch:
@@ -227,16 +286,21 @@ class _InEpoch:
     batches is not taken for a list of loaders.
     """
 
-    def __init__(self, batches: Any, epoch: Callable[[], int]) -> None:
-        self.batches, self.epoch = batches, epoch
+    def __init__(self, batches: Any, epoch: Callable[[], int], block: int = 1) -> None:
+        self.batches, self.epoch, self.block = batches, epoch, block
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return -(-len(self.batches) // self.block)
 
     def __iter__(self) -> Iterator[Any]:
         if hasattr(self.batches, "set_epoch"):
             self.batches.set_epoch(self.epoch())
-        yield from self.batches
+        if self.block == 1:
+            yield from self.batches
+            return
+        stream = iter(self.batches)
+        while block := Block(itertools.islice(stream, self.block)):
+            yield block
 
 
 def _hits(likelihood: Any, mean: Tensor, y: Tensor) -> float | None:

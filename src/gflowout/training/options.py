@@ -14,7 +14,7 @@ from gflowout.model import MaskedModel
 
 OPTIMISERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "milestones")
-PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed")
 _BACKBONE = ("backbone", "likelihood")
 
 
@@ -43,8 +43,9 @@ class FitOptions:
         min_delta: What counts as better.
         valid_samples: Draws per example for the validation loss.
         keep: How many of the best checkpoints to keep, beside the last.
-        precision: ``"auto"`` is bfloat16 where an accelerator has it and single elsewhere; else
-            one of Lightning's names.
+        precision: ``"auto"`` is ``"bf16-mixed"`` where an accelerator has it and ``"32-true"``
+            elsewhere; or ``"64-true"``. Half precision with scaled gradients is not offered: its
+            scale would be in the gradient norms and in what ``clip`` sees.
         seed: Of all random numbers of the run.
         accelerator: Lightning's name of the hardware: ``"auto"``, ``"cpu"``, ``"gpu"``...
         devices: Processes on each machine.
@@ -131,6 +132,32 @@ def rate_factor(options: FitOptions, epoch: int) -> float:
         passed = sum(epoch >= share * options.epochs for share in options.milestones)
         factor *= options.gamma**passed
     return factor
+
+
+def ended(options: FitOptions, scores: Sequence[float]) -> str | None:
+    """Why a run is over, if it is: ``"epochs"`` or ``"patience"``.
+
+    A pure function of the epochs' scores, so that a run that was killed after its last epoch is as
+    much over as one that was not.
+
+    Args:
+        options: Of the run.
+        scores: Of every epoch so far; less is better.
+
+    Examples:
+        >>> ended(FitOptions(epochs=9, patience=2), [3.0, 1.0, 2.0, 1.0])
+        'patience'
+        >>> ended(FitOptions(epochs=9, patience=2), [3.0, 1.0, 2.0, 0.5]) is None
+        True
+    """
+    if options.patience is not None:
+        best, since = math.inf, 0
+        for score in scores:
+            since = 0 if score < best - options.min_delta else since + 1
+            best = min(best, score) if not since else best
+        if since >= options.patience:
+            return "patience"
+    return "epochs" if len(scores) >= options.epochs else None
 
 
 def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Optimizer]:
