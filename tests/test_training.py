@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gflowout as gfo
 from gflowout.backbones import MLP
 from gflowout.data.batches import Batches
+from gflowout.predictive import Predictive
 from gflowout.training import DivergedError, FitOptions, TrainingWarning, checkpoints, fit
 from gflowout.training.alarms import alarms
 from gflowout.training.options import choose_precision, optimisers, rate_factor
@@ -633,7 +634,8 @@ def test_a_trainer_of_ones_own_can_test_and_predict() -> None:
         (tested,) = trainer.test(lit, datamodule=data, verbose=False)
         rows = DataLoader(TensorDataset(problem()[0][200:]), batch_size=40)
         predicted = trainer.predict(lit, rows)
-    nll = -predicted[0].log_prob(problem()[1][200:]).mean()
+    pred = Predictive(predicted[0]["outputs"], model.likelihood)
+    nll = -pred.log_prob(problem()[1][200:]).mean()
     assert tested["test/nll"] == pytest.approx(float(nll), abs=1e-5)
 
 

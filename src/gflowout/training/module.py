@@ -166,10 +166,15 @@ class MaskedModule(lightning.LightningModule):
         """Log the test loss, over all ranks."""
         self._log_scores("test")
 
-    def predict_step(self, batch: Any, index: int) -> Predictive:
-        """Predict with uncertainty; labels in the batch are left out."""
+    def predict_step(self, batch: Any, index: int) -> dict[str, Tensor]:
+        """Outputs, samples and mean of the prediction; labels in the batch are left out.
+
+        A dictionary, because Lightning moves results to the CPU. ``Predictive(found["outputs"],
+        model.likelihood)`` has the scores.
+        """
         args, kwargs = inputs_of(batch, self.unpack)
-        return self._predict(args, kwargs, index)
+        pred = self._predict(args, kwargs, index)
+        return {"outputs": pred.outputs, "samples": pred.samples, "mean": pred.mean}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's own call: the backbone's output under one drawn mask."""
