@@ -171,8 +171,12 @@ class TestErrors:
         (line,) = problems()
         assert line.startswith("data.source is missing: the name of a data set (mnist, ")
 
-    def test_own_files(self):
-        assert problems("data=a.csv") == ["data.target is missing: the column of the labels"]
+    def test_own_files(self, tmp_path: Path):
+        (tmp_path / "a.csv").write_text("x,y\n")
+        missing = "data.target is missing: the column of the labels"
+        assert problems(f"data={tmp_path / 'a.csv'}") == [missing]
+        assert problems("data=a.csv", f"data.directory={tmp_path}") == [missing]
+        assert problems("data=a.csv") == ["a.csv: no such file or folder"]
         (line,) = problems("data=a.npz", "data.valid=0.5", "data.test=0.5")
         assert line.endswith("must leave something to train on, got 0.5 and 0.5")
 

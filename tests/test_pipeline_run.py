@@ -149,6 +149,42 @@ class TestTrain:
         with pytest.raises(DataError, match="cannot be loaded"):
             run.load(tmp_path)
 
+    @pytest.mark.parametrize("text", ['{"kind": "im', "[]", "{}", '{"fingerprints": 3}', "\0"])
+    def test_damaged_preprocessing_is_named(self, config, trained, tmp_path: Path, text):
+        for name in ("config.yaml", "model.safetensors"):
+            (tmp_path / name).write_bytes((trained.folder / name).read_bytes())
+        (tmp_path / "preprocess.json").write_text(text)
+        expected = r"preprocess\.json: damaged \(.*\); .*train again with --restart"
+        with pytest.raises(DataError, match=expected):
+            run.load(tmp_path)
+        with pytest.raises(DataError, match=expected):
+            run.train(config, tmp_path, progress=False)
+
+    def test_only_the_first_of_several_processes_has_the_lock(self, tmp_path: Path, monkeypatch):
+        from gflowout.runs import BusyError, locks
+
+        def free() -> bool:
+            try:
+                with run._alone(tmp_path):
+                    return True
+            except BusyError:
+                return False
+
+        with locks.hold(tmp_path / ".training.lock"):
+            assert not free()
+            for names, waits in (
+                ({"LOCAL_RANK": "0"}, True),
+                ({"LOCAL_RANK": "0", "RANK": "0"}, True),
+                ({"LOCAL_RANK": "1"}, False),
+                ({"LOCAL_RANK": "0", "RANK": "2"}, False),
+                ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
+            ):
+                with monkeypatch.context() as patch:
+                    for name, value in names.items():
+                        patch.setenv(name, value)
+                    assert free() is not waits
+        assert free()
+
 
 class TestBuild:
     @pytest.mark.parametrize("method", METHODS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,25 @@ def test_seeds_are_averaged_and_options_are_not(tmp_path):
         ({"fit.lr": 10.0}, [10.0, 11.0]),
     ]
     assert "fit.lr=0.25" in gflowout("report", out)
+
+
+def test_damaged_records_are_told_in_one_line(tmp_path):
+    path, out = written(tmp_path / "toy.yaml", TOY + "seeds: [0, 1]\n"), tmp_path / "results"
+    command = ("study", "run", path, "--out", out, "--engine", "inline", "--quiet")
+    gflowout(*command)
+    first = min(out.glob("*.json"))
+    text = first.read_text()
+    for words in (("report", out), ("study", "list", out), command):
+        first.write_text(text[:90])
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            result = runner.invoke(commands.app, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        told = result.stderr.splitlines()
+        assert told[0].startswith(f"warning: {out}: left out 1 files that are not whole records: ")
+        assert len(set(told)) == len(told)
+        assert all(line.startswith("warning: ") for line in told)
+    assert first.read_text() != text[:90]
 
 
 def test_set_goes_before_the_file_and_metrics_can_be_chosen(tmp_path):

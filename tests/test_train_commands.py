@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import warnings
 from pathlib import Path
 
@@ -204,6 +205,12 @@ class TestTrain:
         path = tmp_path / "none.csv"
         message = failed("train", "--data", path, "--set", "data.target=y", *out)
         assert message == f"{path}: no such file or folder"
+        message = refused("train", "--data", path, *out)  # a column to learn can wait
+        assert message == f"{path}: no such file or folder"
+        patients().to_csv(tmp_path / "there.csv", index=False)
+        for place in ((tmp_path / "there.csv",), ("there.csv", "--data-dir", tmp_path)):
+            message = refused("train", "--data", *place, *out)
+            assert message == "data.target is missing: the column of the labels"
         (tmp_path / "file").write_text("")
         message = refused("train", "--data", "mnist", "--data-dir", root,
                           "--out", tmp_path / "file" / "run")  # fmt: skip
@@ -222,6 +229,36 @@ class TestTrain:
                          "--set", "fit.lr=1e20", "--set", "fit.optimizer=sgd",
                          "--out", tmp_path / "run", "--quiet")  # fmt: skip
         assert message.startswith("training failed: ")
+
+    def test_a_damaged_folder_is_told_and_started_anew(self, root: Path, tmp_path: Path):
+        command = ["train", "--data", "mnist", "--data-dir", root, "--epochs", 1, *SMALL,
+                   "--out", tmp_path, "--quiet"]  # fmt: skip
+        good(*command)
+        path = tmp_path / "preprocess.json"
+        path.write_text(path.read_text()[:50])
+        for message in (failed(*command), failed("evaluate", tmp_path)):
+            assert message.startswith(f"{path}: damaged (")
+            assert message.endswith("train again with --restart")
+        good(*command, "--restart")
+        assert json.loads(path.read_text())["kind"] == "images"
+
+    def test_logs_for_tensorboard(self, root: Path, tmp_path: Path, monkeypatch):
+        pytest.importorskip("tensorboard")
+        events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        command = ["train", "--data", "mnist", "--data-dir", root, "--epochs", 2, *SMALL,
+                   "--quiet", "--out"]  # fmt: skip
+        good(*command, tmp_path / "without")
+        assert not (tmp_path / "without" / "tensorboard").exists()
+        good(*command, tmp_path / "with", "--tensorboard")
+        log = events.EventAccumulator(str(tmp_path / "with" / "tensorboard"))
+        log.Reload()
+        found = [event.value for event in log.Scalars("valid/nll")]
+        table = pd.read_csv(tmp_path / "with" / "metrics.csv")
+        assert found == pytest.approx(table["valid/nll"].tolist(), rel=1e-5)
+        monkeypatch.setitem(sys.modules, "tensorboard", None)
+        message = failed(*command, tmp_path / "not", "--tensorboard")
+        assert "--tensorboard needs" in message
+        assert not (tmp_path / "not").exists()
 
     def test_warnings_are_one_line(self, root: Path, tmp_path: Path, monkeypatch):
         from gflowout.training import TrainingWarning
@@ -374,19 +411,37 @@ class TestPredict:
         assert "note: columns that the model does not take: days, died" in result.stdout
         assert "120 rows; columns row, prediction, p_no, p_yes, confidence" in result.stdout
 
-    def test_formats_hold_the_same(self, table, tmp_path: Path):
-        _, out = table
-        patients().to_parquet(tmp_path / "in.parquet")
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "images", "image"])
+    def test_formats_hold_the_same(self, table, digits: Path, tmp_path: Path, kind):
+        out, pixels = table[1], np.random.default_rng(0).integers(0, 256, (6, 28, 28), "uint8")
+        source = tmp_path / f"in.{kind}"
+        if kind == "csv":
+            patients().to_csv(source, index=False)
+        elif kind == "parquet":
+            patients().to_parquet(source)
+        elif kind == "npz":
+            np.savez(source, x=pixels)
+        else:
+            (tmp_path / "in" / "file").mkdir(parents=True)  # the name of an argument of savez
+            for place, image in enumerate(pixels):
+                Image.fromarray(image).save(tmp_path / "in" / "file" / f"{place}.png")
+            source = tmp_path / "in" if kind == "images" else tmp_path / "in" / "file" / "0.png"
+        if kind not in ("csv", "parquet"):
+            out = digits
         for name in ("a.csv", "b.parquet", "c.npz"):
-            good("predict", out, tmp_path / "in.parquet", "-o", tmp_path / name, "--quiet")
-        first = pd.read_csv(tmp_path / "a.csv")
+            good("predict", out, source, "-o", tmp_path / name, "--quiet")
+        first = pd.read_csv(tmp_path / "a.csv", dtype={"prediction": str})
+        label = "file" if kind.startswith("image") else "row"
+        assert first.columns[0] == label
+        likely = next(name for name in first.columns if name.startswith("p_"))
         second = pd.read_parquet(tmp_path / "b.parquet")
         with np.load(tmp_path / "c.npz", allow_pickle=False) as arrays:
             third = pd.DataFrame({name: arrays[name] for name in arrays.files})
         for other in (second, third):
             assert list(other.columns) == list(first.columns)
-            np.testing.assert_allclose(other.p_yes, first.p_yes, rtol=1e-6)
+            np.testing.assert_allclose(other[likely], first[likely], rtol=1e-6)
             assert other.prediction.tolist() == first.prediction.tolist()
+            assert other[label].tolist() == first[label].tolist()
 
     def test_a_folder_of_images(self, digits: Path, root: Path, tmp_path: Path):
         test = load_images("mnist", "test", root)
@@ -449,6 +504,9 @@ class TestPredict:
         patients().drop(columns=["age"]).to_csv(tmp_path / "in.csv", index=False)
         message = failed("predict", out, tmp_path / "in.csv", *target)
         assert message == f"{tmp_path / 'in.csv'}: misses the column 'age'"
+        patients().drop(columns=["age", "unit"]).to_csv(tmp_path / "in.csv", index=False)
+        message = failed("predict", out, tmp_path / "in.csv", *target)
+        assert message == f"{tmp_path / 'in.csv'}: misses the columns 'age', 'unit'"
         assert "the model takes images, this is a table" in failed("predict", digits, path, *target)
         assert "no such file or folder" in failed("predict", out, tmp_path / "none.csv", *target)
         assert "no such folder" in failed("predict", tmp_path / "none", path, *target)

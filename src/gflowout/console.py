@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -22,6 +24,43 @@ def writable(out: Path, option: str = "--out") -> None:
         raise typer.BadParameter(f"{out} is a folder, not a file", param_hint=option)
     if not os.access(folder, os.W_OK):
         raise typer.BadParameter(f"no permission to write into {folder}", param_hint=option)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    typer.echo(f"warning: {text}", err=True)
+
+
+@contextmanager
+def plain_warnings(*categories: type[Warning]) -> Iterator[None]:
+    """Show warnings of some kinds as one line each, once, without lines of Python.
+
+    Args:
+        categories: Warnings whose message is meant for the user.
+    """
+    shown, told = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, categories):
+            shown(message, category, *rest, **more)
+        elif str(message) not in told:
+            told.add(str(message))
+            warn(str(message))
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
+@contextmanager
+def plain_records() -> Iterator[None]:
+    """Show warnings about records as one line each."""
+    from gflowout.runs import RecordWarning
+
+    with plain_warnings(RecordWarning):
+        yield
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gflowout import study_options as options
+from gflowout.console import plain_records
 from gflowout.tune_commands import tune
 
 
@@ -62,7 +63,7 @@ def run(
     A file has the keys name, base (a configuration), methods, data, seeds, options, test. What
     `--set` says goes before all of it.
     """
-    with options.usage():
+    with options.usage(), plain_records():
         from gflowout.experiments import cost, files
         from gflowout.runs import records, run_study
 
@@ -103,7 +104,7 @@ def list_(
     folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of the records.")],
 ) -> None:
     """Show which runs are done, failed and missing."""
-    with options.usage():
+    with options.usage(), plain_records():
         from gflowout.experiments import files
 
         _must_be_folder(folder)
@@ -135,7 +136,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
 ) -> None:
     """Show final metrics: mean and standard error over seeds, per method and data."""
-    with options.usage():
+    with options.usage(), plain_records():
         from gflowout.experiments import summary
         from gflowout.runs import records
 

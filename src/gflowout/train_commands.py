@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from gflowout import train_output as output
-from gflowout.console import explained, writable
+from gflowout.console import explained, plain_warnings, warn, writable
 from gflowout.data.errors import DataError
+from gflowout.extras import require
 
 WRONG_USAGE = 2
 _EXITS = (
@@ -79,6 +79,9 @@ def train(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start anew in a folder that holds a run.")
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write logs for TensorBoard, too.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but problems.")] = False,
 ) -> None:
     """Train a model on a data set or on your own files.
@@ -102,6 +105,8 @@ def train(
         from gflowout.pipeline import config as configs
         from gflowout.pipeline import run, sources
 
+        if tensorboard:
+            require("tensorboard", extra="train", purpose="--tensorboard")
         settings = configs.read(config, [*overrides, *(set_ or ())])
         if out is not None and not restart:
             run.check_folder(settings, out)
@@ -111,7 +116,14 @@ def train(
         assert out is not None
         _can_make(out)
         task = sources.load(settings.data, settings.seed)
-        trained = run.train(settings, out, progress=not quiet, resume=not restart, task=task)
+        trained = run.train(
+            settings,
+            out,
+            progress=not quiet,
+            resume=not restart,
+            task=task,
+            loggers="tensorboard" if tensorboard else (),
+        )
         first = os.environ.get("LOCAL_RANK", "0") == "0"
         if first and not quiet:
             output.show_training(trained, task.notes)
@@ -166,7 +178,7 @@ def evaluate(
             task, changed = runs.data(trained, data_dir)
             part = task.part(name)
             if name in changed:
-                output.warn(f"the {name} part is not what it was in training: other data")
+                warn(f"the {name} part is not what it was in training: other data")
         directory = data_dir if data_dir is not None else trained.config.data.directory
         with output.watching(quiet) as watch:
             scores = evaluation.evaluate(
@@ -235,26 +247,17 @@ def predict(
 @contextmanager
 def _told(out: Path | None = None) -> Iterator[None]:
     """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
-    from gflowout.extras import require
-
     with explained(DataError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
             if find_spec(module) is None:  # importing the last two takes seconds
                 require(module, extra="studies", purpose="this command")
         from gflowout.pipeline.config import ConfigError
-        from gflowout.runs import BusyError
+        from gflowout.runs import BusyError, RecordWarning
         from gflowout.training import DivergedError, TrainingWarning
 
-        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if issubclass(category, TrainingWarning):
-                output.warn(str(message))
-            else:
-                shown(message, category, *rest)
-
-        shown = warnings.showwarning
-        warnings.showwarning = show  # type: ignore[assignment]
         try:
-            yield
+            with plain_warnings(TrainingWarning, RecordWarning):
+                yield
         except ConfigError as error:
             for line in error.problems:
                 typer.echo(line, err=True)
@@ -272,8 +275,6 @@ def _told(out: Path | None = None) -> Iterator[None]:
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(_how_to_go_on(out)) from error
-        finally:
-            warnings.showwarning = shown
 
 
 def _how_to_go_on(out: Path | None) -> str:

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from gflowout.pipeline.run import Trained
 
 
-def warn(text: str) -> None:
-    """Print a warning on standard error."""
-    typer.echo(f"warning: {text}", err=True)
-
-
 def show_plan(settings: Config, out: Path | None) -> None:
     """Print what a run would do and cost."""
     from gflowout.pipeline import sources

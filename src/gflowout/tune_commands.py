@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gflowout import study_options as options
+from gflowout.console import plain_records
 
 if TYPE_CHECKING:
     from gflowout.tuning import Space, Tuned
@@ -83,7 +84,7 @@ def tune(
     Every trial is a run with a record; a search that was stopped goes on where it was. Writes
     `best-METHOD.yaml` for `gflowout train --config`, all trials to `tuned.yaml`, and a plot.
     """
-    with options.usage():
+    with options.usage(), plain_records():
         from gflowout.pipeline import config as configs
         from gflowout.tuning import tune as tuning
         from gflowout.tuning.plan import agree, make_plan
@@ -169,12 +170,13 @@ def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
 
 def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
     from gflowout.extras import MissingExtraError
+    from gflowout.training.checkpoints import write_bytes
     from gflowout.tuning.configs import write_best
 
     yield tuned.table()
     for trial in tuned.failed:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
-    (out / "tuned.yaml").write_text(tuned.to_yaml(), encoding="utf-8")
+    write_bytes(out / "tuned.yaml", lambda stream: stream.write(tuned.to_yaml().encode()))
     written = [out / "tuned.yaml", *write_best(tuned, out)]
     try:
         tuned.plot(out / "tuned.png")

@@ -170,7 +170,13 @@ def data_faults(data: DataConfig) -> list[str]:
     tables = (".csv", ".parquet")
     if Path(source).suffix.lower() in tables and source not in ENTRIES:
         if data.target is None:
-            problems.append("data.target is missing: the column of the labels")
+            places = (Path(source), Path(data.directory or ".") / source)
+            there = any(place.expanduser().exists() for place in places)
+            problems.append(
+                "data.target is missing: the column of the labels"
+                if there
+                else f"{source}: no such file or folder"
+            )
     else:
         problems += [
             f"data.{name} is for tables (CSV, Parquet), got source {source!r}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.lib import format as npy
 from torch import Tensor
 
 from gflowout.extras import require
@@ -80,13 +82,7 @@ def write(frame: pd.DataFrame, path: Path) -> None:
 
     def save(stream: Any) -> None:
         if suffix == ".npz":
-            np.savez_compressed(
-                stream,
-                **{
-                    name: column.to_numpy(dtype=None if column.dtype.kind in "if" else str)
-                    for name, column in frame.items()
-                },  # type: ignore[arg-type]
-            )
+            _write_npz(frame, stream)
         elif suffix == ".parquet":
             require("pyarrow", extra="studies", purpose="writing Parquet")
             buffer = io.BytesIO()
@@ -96,6 +92,16 @@ def write(frame: pd.DataFrame, path: Path) -> None:
             stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
 
     write_bytes(path, save)
+
+
+def _write_npz(frame: pd.DataFrame, stream: Any) -> None:
+    """An array per column; ``numpy.savez`` has no room for a column named ``file``."""
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, column in frame.items():
+            numbers = column.dtype.kind in "biuf"
+            values = np.asarray(column.to_numpy(dtype=None if numbers else str))
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, values, allow_pickle=False)
 
 
 def _array(values: Tensor) -> Any:

@@ -188,7 +188,8 @@ class Table:
             hints = "".join(checks.suggest(name, spare) for name in lacking[:1])
             listed = ", ".join(repr(name) for name in lacking[:5])
             more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            raise DataError(f"misses the column {listed}{more}{hints}")
+            columns = "column" if len(lacking) == 1 else "columns"
+            raise DataError(f"misses the {columns} {listed}{more}{hints}")
         remarks.ignored |= {str(name) for name in frame.columns} - set(wanted)
         parts = [_encoded(column, frame[column.name], remarks) for column in self.columns]
         return torch.from_numpy(np.concatenate(parts, 1).astype("float32"))

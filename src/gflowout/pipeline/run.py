@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,7 @@ def train(
     resume: bool = True,
     report: Report | None = None,
     task: Task | None = None,
+    loggers: Sequence[Any] | str = (),
 ) -> Trained:
     """Train, or go on where an earlier call with the same folder was stopped.
 
@@ -86,6 +88,7 @@ def train(
         resume: ``False`` starts anew, deleting what the folder has of an earlier run.
         report: Is told how far it is: steps, of how many, and a word on it.
         task: The data, if they have been read already.
+        loggers: As in :func:`gflowout.training.fit`, such as ``"tensorboard"``.
 
     Raises:
         ConfigError: If the configuration does not fit the data, or the folder holds another run.
@@ -104,7 +107,9 @@ def train(
     model = build.model(config, task.problem, example(task))
     callbacks = [] if report is None else [_reporter(report)]
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _alone(folder), warnings.catch_warnings():
+        # Said where a logger gets numbers per epoch only.
+        warnings.filterwarnings("ignore", "The number of training batches")
         if not resume:
             for name in (CONFIG, PREPROCESS, MODEL, RECORD):
                 (folder / name).unlink(missing_ok=True)
@@ -117,6 +122,7 @@ def train(
             folder=folder,
             resume=resume,
             progress=progress,
+            loggers=loggers,
             callbacks=callbacks,
         )
         if not (folder / MODEL).is_file() or not (folder / RECORD).is_file():
@@ -146,15 +152,16 @@ def load(folder: str | Path) -> Trained:
         raise MissingDataError(f"{folder}: not the folder of a run, it misses {', '.join(lacking)}")
     try:
         settings = config.read(folder / CONFIG)
-        content = json.loads((folder / PREPROCESS).read_text())
-        problem = Problem.from_dict(content)
+        problem, fingerprints = _prepared(folder / PREPROCESS)
         with torch.random.fork_rng(devices=[]):
             network = build.backbone(settings.backbone, problem)
         model = serialization.load(folder / MODEL, network)
+    except DataError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: cannot be loaded ({error})") from error
     model.eval().to(_device(settings))
-    return Trained(settings, problem, model, folder, content["fingerprints"])
+    return Trained(settings, problem, model, folder, fingerprints)
 
 
 def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, list[str]]:
@@ -272,7 +279,7 @@ def _prepare(folder: Path, settings: Config, task: Task) -> None:
     content = {**task.problem.to_dict(), "fingerprints": task.fingerprints}
     path = folder / PREPROCESS
     folder.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and json.loads(path.read_text()).get("fingerprints") != task.fingerprints:
+    if path.is_file() and _prepared(path)[1] != task.fingerprints:
         raise DataError(
             f"{folder}: the data are not those that this run was begun with; take another folder, "
             "or start anew with --restart"
@@ -280,6 +287,18 @@ def _prepare(folder: Path, settings: Config, task: Task) -> None:
     text = json.dumps(content, indent=1).encode()
     write_bytes(path, lambda stream: stream.write(text))
     config.write(settings, folder / CONFIG)
+
+
+def _prepared(path: Path) -> tuple[Problem, dict[str, str]]:
+    """What ``preprocess.json`` says of inputs and labels, and the checksums of the data."""
+    try:
+        content = json.loads(path.read_text())
+        return Problem.from_dict(content), dict(content["fingerprints"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise DataError(
+            f"{path}: damaged ({why}); put back a copy, or train again with --restart"
+        ) from error
 
 
 def _record(
@@ -312,8 +331,9 @@ def _record(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes away, but not the other ranks of this one."""
-    if "LOCAL_RANK" in os.environ:
+    """Keep other processes away, but not the other ranks of this one: the first has the lock."""
+    ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "NODE_RANK", "RANK"))
+    if "LOCAL_RANK" in os.environ and any(rank != "0" for rank in ranks):
         yield
         return
     with locks.hold(folder / ".training.lock", doing="another process trains here"):
