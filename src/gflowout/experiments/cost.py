@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +44,8 @@ def from_records(folder: Path, studies: Iterable[str]) -> dict[Kind, Price]:
 def measure(run: Run, work: str) -> Price:
     """Do two epochs of a run here and now, in a temporary folder; the others take as long.
 
-    What comes before, such as reading data, is counted once. A run that tells nothing of its
+    What comes before, such as reading data, is counted once, and so is the start of a process. The
+    first run of all is done twice: it also loads libraries. A run that tells nothing of its
     progress is taken to spend all its time in epochs, which makes the price too high.
     """
     epochs = run.options.get(EPOCHS)
@@ -50,6 +54,7 @@ def measure(run: Run, work: str) -> Price:
     few = min(epochs, 2)
     options = {**run.to_dict()["options"], EPOCHS: few}
     short = Run(run.study, run.method, run.data, run.seed, options)
+    _warm_up(short, work)
     half: list[float] = []
     last: list[float] = []
 
@@ -63,12 +68,33 @@ def measure(run: Run, work: str) -> Price:
         record = execute(Task(work, short, Path(folder)), hear)
     if record["error"] is not None:
         return Price(None, f"a short run failed: {record['error']['message']}")
-    whole = float(record["seconds"])
+    whole, start = float(record["seconds"]), _start_up()
     if few == epochs:
-        return Price(whole, "measured once")
+        return Price(start + whole, "measured once")
     if half and last:
-        return Price(whole + (epochs - few) * (last[0] - half[0]), f"from {few} epochs, measured")
-    return Price(whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
+        whole += (epochs - few) * (last[0] - half[0])
+        return Price(start + whole, f"from {few} epochs, measured")
+    return Price(start + whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
+
+
+_warm: set[str] = set()
+
+
+def _warm_up(run: Run, work: str) -> None:
+    """Do a run once for nothing, so that the first kind is not charged for loading libraries."""
+    if work not in _warm:
+        _warm.add(work)
+        with tempfile.TemporaryDirectory() as folder:
+            execute(Task(work, run, Path(folder)), lambda *_: None)
+
+
+@functools.cache
+def _start_up() -> float:
+    """Seconds that a process takes to start and to load the libraries of training."""
+    began = time.perf_counter()
+    code = "import gflowout.pipeline.run, lightning.pytorch"
+    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    return time.perf_counter() - began
 
 
 def report(

@@ -399,6 +399,7 @@ _REMARKS = (
     ".*does not have many workers",
     ".*Checkpoint directory .* exists and is not empty",
     ".*treespec, LeafSpec.*",
+    ".*The number of training batches.*",
     ".*module.s. in eval mode at the start of training.*",
     ".*You called `self.log.*in your `on_train_epoch_end`.*",
     ".*It is recommended to use `self.log.*sync_dist=True.*",
