@@ -26,7 +26,7 @@ LOG = "output.log"
 """File in a run's folder with what its last attempt printed."""
 
 _GRACE = 10.0  # seconds from a worker's record to its end
-_TAIL = 8000  # bytes of its output that a record of failure keeps
+_TAIL = 64_000  # bytes of its output that a record of failure keeps; a crash lists all modules
 _BLOCK = 1 << 20
 _THREADS = (
     "OMP_NUM_THREADS",
