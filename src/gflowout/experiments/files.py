@@ -123,14 +123,7 @@ def build(
 
 def load(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
-    yaml = require("yaml", extra="studies", purpose="a study file")
-    try:
-        content = yamls.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ConfigError([f"{path}: cannot be read ({reason})"]) from error
-    except yaml.YAMLError as error:
-        raise ConfigError([f"{path}: not YAML ({' '.join(str(error).split())})"]) from error
+    content = configs.read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigError([f"{path}: must hold keys with values, got {content!r}"])
     return content

@@ -174,14 +174,23 @@ def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
 _ADAPTER = TypeAdapter(Config)
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Any:
+    """What is in a YAML file.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no YAML.
+    """
     try:
-        content = yamls.parse(path.read_text(encoding="utf-8"))
+        return yamls.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ConfigError([f"{path}: cannot be read ({reason})"]) from error
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not YAML ({_first_line(error)})"]) from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -6,35 +6,26 @@ complete checkpoint and ends in the same weights as a run that was never stopped
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import hashlib
-import json
-import logging
-import signal
 import tempfile
-import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gflowout.data.batches import Batches
 from gflowout.ensemble import Ensemble
 from gflowout.extras import require
 from gflowout.model import MaskedModel
 from gflowout.training import checkpoints
+from gflowout.training.identity import identity, prepare
 from gflowout.training.options import FitOptions, choose_precision, ended
+from gflowout.training.surroundings import as_before, interruptible, quiet
 
 if TYPE_CHECKING:
     from gflowout.training.module import Unpack
 
-_RUN = "run.json"
 _HISTORY = "gflowout_history"
 _PREFIX = "model."
 _NEVER = 1 << 30
@@ -131,15 +122,15 @@ def fit(
 
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
     data = modules.MaskedDataModule(train, valid)
-    with _folder(folder) as place, _as_before(model):
+    with _folder(folder) as place, as_before(model):
         began = time.monotonic()
         saved = place / "checkpoints"
-        identity = {"options": dataclasses.asdict(options), **_identity(model, train, valid)}
-        start = _prepare(place, saved, identity, resume)
+        run = {"options": dataclasses.asdict(options), **identity(model, train, valid)}
+        start = prepare(place, saved, run, resume)
         if start is None or ended(options, _scores_of(start)) is None:
             trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
                                valid is not None)  # fmt: skip
-            with _quiet(), _interruptible():
+            with quiet(), interruptible():
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
         end = checkpoints.last(saved)
@@ -195,30 +186,6 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
             raise ValueError(f"{name} has no batches")
 
 
-def _identity(model: MaskedModel, train: Any, valid: Any) -> dict[str, Any]:
-    """What tells this run from another in the same folder, beside the options."""
-    return {
-        "method": {"name": model.method.name, **dataclasses.asdict(model.method.options)},
-        "sites": {site.name: site.units for site in model.sites},
-        "train": _fingerprint(train),
-        "valid": None if valid is None else _fingerprint(valid),
-    }
-
-
-def _fingerprint(batches: Any) -> dict[str, Any]:
-    """Number of batches and, where its order is known, what the first one holds."""
-    known: dict[str, Any] = {"batches": len(batches)}
-    if isinstance(batches, Batches):
-        batches.set_epoch(0)
-        state = hashlib.sha256()
-        for tensor in next(iter(batches)):
-            whole = tensor.detach().cpu().contiguous()
-            state.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
-        batches.set_epoch(0)
-        known["first batch"] = state.hexdigest()[:16]
-    return known
-
-
 def _trainer(
     options: FitOptions,
     folder: Path,
@@ -238,7 +205,7 @@ def _trainer(
     own: list[Callback] = [KeepBest(saved, options), Table(folder), Alarms()]
     if progress:
         own.append(Progress())
-    with _quiet():
+    with quiet():
         return Trainer(
             accelerator=options.accelerator,
             devices=options.devices,
@@ -265,51 +232,6 @@ def _folder(folder: str | Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as temporary:
         yield Path(temporary)
-
-
-def _prepare(folder: Path, saved: Path, identity: dict[str, Any], resume: bool) -> Path | None:
-    """Make the folder fit for the run; return the checkpoint to start from."""
-    from lightning.pytorch.utilities import rank_zero_only
-
-    first = not getattr(rank_zero_only, "rank", 0)  # the others must not clean up after it
-    wanted: dict[str, Any] = json.loads(json.dumps(identity))
-    if first:
-        saved.mkdir(parents=True, exist_ok=True)
-        checkpoints.clean(saved)
-        checkpoints.clean(folder)
-    if first and not resume:
-        for path in checkpoints.epochs(saved).values():
-            path.unlink()
-    start = checkpoints.last(saved) if resume else None
-    if start is not None:
-        _compare(folder, wanted)
-    if first:
-        text = json.dumps(wanted, indent=1).encode()
-        checkpoints.write_bytes(folder / _RUN, lambda stream: stream.write(text))
-    return start
-
-
-def _compare(folder: Path, wanted: dict[str, Any]) -> None:
-    """Refuse to go on with what is not the same run."""
-    try:
-        had = json.loads((folder / _RUN).read_text())
-        pairs = [(name, dict(had[name] or {}), dict(value or {})) for name, value in wanted.items()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder / _RUN}: missing or damaged, so it cannot be told which run the checkpoints "
-            "beside it belong to; take another folder, or resume=False to start anew"
-        ) from error
-    changed = [
-        f"{part}.{name} (was {before.get(name)!r}, is {now.get(name)!r})"
-        for part, before, now in pairs
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
-        raise ValueError(
-            f"folder {folder} holds another run: {', '.join(changed)}. Take another folder, go on "
-            "as it began, or resume=False to start anew"
-        )
 
 
 def _scores_of(checkpoint: Path) -> list[float]:
@@ -340,67 +262,3 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     if isinstance(loggers, str):
         raise ValueError(f'loggers must be "tensorboard" or Lightning loggers, got {loggers!r}')
     return list(loggers) or False
-
-
-@contextmanager
-def _as_before(model: MaskedModel) -> Iterator[None]:
-    """Train in training mode; then give back modes and precision as they were.
-
-    A model that is in training mode keeps parts of it that are not, such as frozen BatchNorm.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    kinds = {parameter.dtype for parameter in model.parameters()}
-    if not model.training:
-        model.train()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        if len(kinds) == 1:
-            model.to(dtype=kinds.pop())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave the caller's random state alone, and keep Lightning's remarks to itself."""
-    loud = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loud]
-    for logger in loud:
-        logger.setLevel(logging.ERROR)
-    devices = range(torch.cuda.device_count())
-    try:
-        with torch.random.fork_rng(devices), warnings.catch_warnings():
-            for remark in _REMARKS:
-                warnings.filterwarnings("ignore", remark)
-            yield
-    finally:
-        for logger, level in zip(loud, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lightning ends the process after Ctrl-C, and ignores it from then on: undo both."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:
-        yield
-    except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
-
-
-_REMARKS = (
-    ".*does not have many workers",
-    ".*Checkpoint directory .* exists and is not empty",
-    ".*treespec, LeafSpec.*",
-    ".*The number of training batches.*",
-    ".*module.s. in eval mode at the start of training.*",
-    ".*You called `self.log.*in your `on_train_epoch_end`.*",
-    ".*It is recommended to use `self.log.*sync_dist=True.*",
-)
