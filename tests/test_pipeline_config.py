@@ -173,7 +173,7 @@ class TestErrors:
 
     def test_own_files(self, tmp_path: Path):
         (tmp_path / "a.csv").write_text("x,y\n")
-        missing = "data.target is missing: the column of the labels"
+        missing = "data.target is missing: the column of the labels; --set data.target=NAME"
         assert problems(f"data={tmp_path / 'a.csv'}") == [missing]
         assert problems("data=a.csv", f"data.directory={tmp_path}") == [missing]
         assert problems("data=a.csv") == ["a.csv: no such file or folder"]

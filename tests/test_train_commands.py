@@ -210,7 +210,8 @@ class TestTrain:
         patients().to_csv(tmp_path / "there.csv", index=False)
         for place in ((tmp_path / "there.csv",), ("there.csv", "--data-dir", tmp_path)):
             message = refused("train", "--data", *place, *out)
-            assert message == "data.target is missing: the column of the labels"
+            wanted = "the column of the labels; --set data.target=NAME"
+            assert message == f"data.target is missing: {wanted}"
         (tmp_path / "file").write_text("")
         message = refused("train", "--data", "mnist", "--data-dir", root,
                           "--out", tmp_path / "file" / "run")  # fmt: skip

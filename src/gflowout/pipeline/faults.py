@@ -173,7 +173,7 @@ def data_faults(data: DataConfig) -> list[str]:
             places = (Path(source), Path(data.directory or ".") / source)
             there = any(place.expanduser().exists() for place in places)
             problems.append(
-                "data.target is missing: the column of the labels"
+                "data.target is missing: the column of the labels; --set data.target=NAME"
                 if there
                 else f"{source}: no such file or folder"
             )

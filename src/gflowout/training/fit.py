@@ -104,6 +104,7 @@ def fit(
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
 
     Examples:
+        >>> import torch
         >>> import gflowout as gfo
         >>> from torch.utils.data import DataLoader, TensorDataset
         >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
