@@ -33,6 +33,8 @@ class CallSpec:
         mutates: Whether the backbone changes its inputs in place.
         footprint: Elements per example in the largest module output.
         random: Whether the backbone draws random numbers itself, even in eval mode.
+        parts_at_first_site: Whether all that depends on the batch passes through the first site, so
+            that one copy of the batch serves all draws up to there.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -44,14 +46,18 @@ class CallSpec:
     mutates: bool
     footprint: int
     random: bool
+    parts_at_first_site: bool = False
 
     def __post_init__(self) -> None:
         """Check the types: a specification may come from a file."""
         names = [self.batched, self.fixed, self.unfoldable]
         if not all(isinstance(name, str) for group in names for name in group):
             raise TypeError("batched, fixed and unfoldable must hold names")
-        if not all(isinstance(flag, bool) for flag in (self.foldable, self.mutates, self.random)):
-            raise TypeError("foldable, mutates and random must be true or false")
+        flags = (self.foldable, self.mutates, self.random, self.parts_at_first_site)
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise TypeError(
+                "foldable, mutates, random and parts_at_first_site must be true or false"
+            )
         if self.shapes.keys() != self.floating.keys():
             raise ValueError("shapes and floating must have the same paths")
         for shape in self.shapes.values():

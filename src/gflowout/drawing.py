@@ -52,17 +52,21 @@ class Runner:
 
     def run(self, draw: DrawMask, trajectory: Trajectory) -> Any:
         """Run the backbone under masks from ``draw`` and return its output as it comes."""
-        args, kwargs = self.spec.prepare(self.backbone, self.args, self.kwargs, trajectory.copies)
-
+        copies = trajectory.copies
+        parting = copies > 1 and self.spec.parts_at_first_site
+        entering = 1 if parting else copies
+        args, kwargs = self.spec.prepare(self.backbone, self.args, self.kwargs, entering)
         learning = torch.is_grad_enabled()
 
         def visit(site: int, activation: Tensor) -> Tensor:
+            if site == 0:
+                trajectory.batch = activation.shape[self.sites[0].batch_axis] // entering
             # Masks are accounted for in full precision, and also inside a part without gradient.
             with torch.set_grad_enabled(learning), _full_precision(activation.device.type):
                 return draw(site, activation, trajectory)
 
         try:
-            with MaskedPass(self.backbone, self.sites, visit):
+            with MaskedPass(self.backbone, self.sites, visit, copies, parting):
                 return self.backbone(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             plain = self.spec.explain(self.backbone, self.args, self.kwargs, error)
@@ -112,11 +116,14 @@ class Runner:
         """
         outputs: list[Tensor] = []
         masks: list[list[Tensor]] = []
-        with prefix_once(self.backbone, self.sites, self.spec) as prefix:
+        most, parts = self._chunk(chunk), self.spec.parts_at_first_site
+        several = len(seeds) > (most if parts else 1)
+        with prefix_once(self.backbone, self.sites, self.spec, several) as prefix:
             start = 0
             while start < len(seeds):
-                # The first pass is a single draw, so that the common layers run on one batch.
-                limit = 1 if start == 0 and prefix.active else self._chunk(chunk, outputs)
+                # Unless draws part at the first site, the first pass is a single one, so that the
+                # common layers run on one batch.
+                limit = 1 if start == 0 and prefix.active and not parts else most
                 copies = min(limit, len(seeds) - start)
                 part = slice(start, start + copies)
                 trajectory = Trajectory(
@@ -125,24 +132,24 @@ class Runner:
                 )
                 if self.spec.random:
                     torch.manual_seed(seeds[start])
-                prefix.start(copies)
+                prefix.start(1 if parts else copies)
                 output = logits_of(self.run(draw, trajectory))
                 prefix.stop()
                 batch = output.shape[0] // copies
-                outputs.extend(output.reshape(copies, batch, *output.shape[1:]))
+                outputs.append(output.reshape(copies, batch, *output.shape[1:]))
                 if keep_masks:
                     drawn = trajectory.full_masks(len(output))
                     masks.append([mask.reshape(copies, batch, -1) for mask in drawn])
                 start += copies
         joined = [torch.cat(parts) for parts in zip(*masks, strict=True)] if keep_masks else None
-        return torch.stack(outputs), joined
+        return torch.cat(outputs), joined
 
-    def _chunk(self, chunk: int | None, outputs: Sequence[Tensor]) -> int:
+    def _chunk(self, chunk: int | None) -> int:
         if not self.can_fold():
             return 1
         if chunk is not None:
             return chunk
-        batch = outputs[0].shape[0] if outputs else 1
+        batch = self.batch_size() or 1
         return max(1, FOLDED_ELEMENTS // (batch * self.spec.footprint))
 
     def _device(self) -> torch.device:

@@ -119,6 +119,10 @@ def learn(
         mutates=mutates,
         footprint=max(trace.largest // max(batch, 1), 1),
         random=trace.random,
+        parts_at_first_site=bool(sites)
+        and doubled is not None
+        and not trace.random
+        and _parts_at_first(backbone, sites[0], batched, doubled, args, kwargs),
     )
     return sites, spec, trace.output
 
@@ -306,25 +310,61 @@ def _double(
     It is if the rows of the example come out as they did alone. Added rows must differ: a network
     that mixes the batch, with its mean say, would not notice copies.
     """
-    inputs = {id(tensor) for path, tensor in named_tensors(backbone, args, kwargs).items()
-              if path in batched}  # fmt: skip
-    doubled = tree.map_tensors(
+    try:
+        second = _trace(backbone, {}, *_doubled_call(backbone, batched, args, kwargs))
+    except Exception:
+        return None
+    batch = len(trace.output)
+    if len(second.output) != 2 * batch or not _close(second.output[:batch], trace.output):
+        return None
+    return second
+
+
+def _parts_at_first(
+    backbone: nn.Module,
+    first: Site,
+    batched: Sequence[str],
+    doubled: _Trace,
+    args: Args,
+    kwargs: Kwargs,
+) -> bool:
+    """Repeat the doubled example at its first site; tell whether the output comes out repeated.
+
+    What passes by the site has too few rows to fit what comes from it.
+    """
+    if first.batch_axis != 0:
+        return False
+    args, kwargs = _doubled_call(backbone, batched, args, kwargs)
+
+    def keep(_: int, activation: Tensor) -> Tensor:
+        return activation.new_ones(1, first.units)
+
+    try:
+        with MaskedPass(backbone, [first], keep, copies=3, parting=True):
+            output = logits_of(_quiet(backbone, args, kwargs)[0])
+    except Exception:
+        return False
+    return _close(output, tree.repeat(doubled.output, 3))
+
+
+def _doubled_call(
+    backbone: nn.Module, batched: Sequence[str], args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
+    named = named_tensors(backbone, args, kwargs)
+    inputs = {id(tensor) for path, tensor in named.items() if path in batched}
+    doubled: tuple[Args, Kwargs] = tree.map_tensors(
         lambda _, tensor: (
             torch.cat([tensor, _other_rows(tensor)]) if id(tensor) in inputs else tensor.clone()
         ),
         (args, kwargs),
     )
-    try:
-        second = _trace(backbone, {}, *doubled)
-    except Exception:
-        return None
-    batch = len(trace.output)
-    same_shape = second.output.shape == (2 * batch, *trace.output.shape[1:])
-    if not same_shape or not torch.allclose(
-        second.output[:batch], trace.output, rtol=1e-3, atol=1e-4, equal_nan=True
-    ):
-        return None
-    return second
+    return doubled
+
+
+def _close(output: Tensor, expected: Tensor) -> bool:
+    return output.shape == expected.shape and torch.allclose(
+        output, expected, rtol=1e-3, atol=1e-4, equal_nan=True
+    )
 
 
 def _other_rows(tensor: Tensor) -> Tensor:

@@ -62,11 +62,15 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     """Masks with log-odds ``logits`` from uniform random numbers of the masks' shape.
 
+    Logits of fewer rows serve one copy of the batch after the other.
+
     Examples:
         >>> draw(torch.zeros(3), torch.tensor([0.1, 0.6, 0.4]))
         tensor([1., 0., 1.])
     """
-    return below(uniform, torch.sigmoid(logits.detach())).to(logits.dtype)
+    copies = uniform.reshape(-1, *logits.shape[:-1], uniform.shape[-1])
+    kept = below(copies, torch.sigmoid(logits.detach()))
+    return kept.reshape(uniform.shape).to(logits.dtype)
 
 
 def below(uniform: Tensor, probability: Tensor | float) -> Tensor:

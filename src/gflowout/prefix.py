@@ -126,12 +126,20 @@ class Prefix:
 
 
 @contextmanager
-def prefix_once(backbone: nn.Module, sites: Sequence[Site], spec: CallSpec) -> Iterator[Prefix]:
+def prefix_once(
+    backbone: nn.Module, sites: Sequence[Site], spec: CallSpec, several: bool
+) -> Iterator[Prefix]:
     """Within the block, let modules before the first mask run in the first pass only.
 
     Only one thread at a time gets this; others run every pass in full, with the same results.
+
+    Args:
+        backbone: The module that holds the sites.
+        sites: In execution order.
+        spec: How the backbone is called.
+        several: Whether there will be more than one pass.
     """
-    active = bool(sites) and _prefix_lock.acquire(blocking=False)
+    active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
     prefix = Prefix(spec, active)
     patched: list[tuple[nn.Module, Any]] = []
     handle = None

@@ -38,7 +38,7 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 SiteNames = Sequence[str] | Mapping[str, int | None] | None
 Visit = Callable[[int, Tensor], Tensor]
-"""``visit(site index, activation) -> mask``, of shape [batch, units] or [1, units]."""
+"""``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,37 @@ class Site:
         shape = [1] * self.rank
         shape[self.batch_axis], shape[self.axis] = mask.shape
         return mask.reshape(shape)
+
+    def apply(
+        self, activation: Tensor, mask: Tensor, copies: int = 1, parting: bool = False
+    ) -> Tensor:
+        """Multiply an activation by a mask.
+
+        Args:
+            activation: Copies of the batch, one after the other; a single one if ``parting``.
+            mask: One row for all examples, one per copy of the batch, or one per example of every
+                copy, [rows, units].
+            copies: Copies of the batch in the result.
+            parting: Whether the copies part here, and are the same up to here.
+
+        Examples:
+            >>> site = Site("fc", units=2, axis=1, rank=2)
+            >>> masks = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+            >>> site.apply(torch.ones(1, 2), masks, copies=2, parting=True)
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
+        mask = mask.to(activation.dtype)
+        if copies == 1 or (len(mask) == 1 and not parting):
+            return activation * self.spread(mask)
+        present = 1 if parting else copies
+        batch = activation.shape[self.batch_axis] // present
+        if self.batch_axis != 0:
+            rows = mask if len(mask) == copies * batch else mask.repeat_interleave(batch, 0)
+            return activation * self.spread(rows)
+        rows = self.spread(mask.expand(copies, -1) if len(mask) == 1 else mask)
+        rows = rows.reshape(copies, -1, *rows.shape[1:])
+        return (activation.reshape(present, batch, *activation.shape[1:]) * rows).flatten(0, 1)
 
     def check(self, activation: Tensor) -> None:
         """Raise a ``ValueError`` if an activation is not of the shape that was learned."""
@@ -173,9 +204,20 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
         backbone: The module that holds the sites.
         sites: In execution order.
         visit: Gives the mask for a site's activation.
+        copies: Copies of the batch that the pass is over.
+        parting: Whether these part at the first site, up to which a single one serves all.
     """
 
-    def __init__(self, backbone: nn.Module, sites: Sequence[Site], visit: Visit) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        sites: Sequence[Site],
+        visit: Visit,
+        copies: int = 1,
+        parting: bool = False,
+    ) -> None:
+        self._copies = copies
+        self._parting = parting
         self._backbone = backbone
         self._sites = sites
         self._visit = visit
@@ -251,7 +293,8 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
             )
         site.check(activation)
         self._done += 1
-        return activation * site.spread(self._visit(index, activation)).to(activation.dtype)
+        mask = self._visit(index, activation)
+        return site.apply(activation, mask, self._copies, self._parting and index == 0)
 
 
 def input_size(module: nn.Module) -> int | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gflowout import tree
+
 
 class Noise:
     """Random numbers that do not depend on how draws are split into passes.
@@ -103,6 +105,7 @@ class Trajectory:
         log_p: Log-probability of the masks under the prior, [rows].
         log_z: Estimate of the log evidence, [rows].
         log_likelihood: log p(y | x, z), [batch], once the pass is over.
+        batch: Examples in one copy of the batch, known from the first site on.
         context: What else the mask generators see, [rows, size].
         shared: Masks shared by several examples, for methods that multiply them with these.
     """
@@ -116,6 +119,7 @@ class Trajectory:
     log_p: Tensor | None = None
     log_z: Tensor | None = None
     log_likelihood: Tensor | None = None
+    batch: int = 0
     context: Tensor | None = None
     shared: Trajectory | None = None
 
@@ -123,11 +127,6 @@ class Trajectory:
     def copies(self) -> int:
         """Copies of the batch in the pass."""
         return self.noise.copies
-
-    @property
-    def batch(self) -> int:
-        """Examples in one copy of the batch, once the pass is over."""
-        return len(known(self.log_likelihood)) // self.copies
 
     def mask(self, site: int, draw: Callable[[], Tensor]) -> Tensor:
         """Take the given mask of a site, or draw it, and keep it."""
@@ -147,9 +146,17 @@ class Trajectory:
         self.log_q = log_q if self.log_q is None else self.log_q + log_q
         self.log_p = log_p if self.log_p is None else self.log_p + log_p
 
+    def every_copy(self, values: Tensor) -> Tensor:
+        """Repeat values of one copy of the batch for all copies; leave those of all alone."""
+        return values if len(values) > self.batch else tree.repeat(values, self.copies)
+
     def per_example(self, rows: Tensor) -> Tensor:
         """Map a value per row to a value per example."""
         return rows if self.index is None else rows[self.index]
+
+    def rows_in_use(self, rows: Tensor) -> Tensor:
+        """Rows as they are if there is one per copy of the batch, else a row per example."""
+        return rows if len(rows) == self.copies else self.per_example(rows)
 
     def full_masks(self, examples: int) -> list[Tensor]:
         """Masks as they act on every example, [examples, units] per site."""
@@ -192,6 +199,7 @@ def merge(parts: Sequence[Trajectory]) -> Trajectory:
         log_p=join([part.log_p for part in parts]),
         log_z=join([part.log_z for part in parts]),
         log_likelihood=join([part.log_likelihood for part in parts]),
+        batch=parts[0].batch,
         context=join([part.context for part in parts]),
         shared=merge([part.shared for part in parts if part.shared]) if parts[0].shared else None,
     )

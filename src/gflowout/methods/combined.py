@@ -34,8 +34,8 @@ from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
 
-Walk = Callable[[int, int, Trajectory], Tensor]
-"""``walk(site, batch, trajectory)``: draws the shared mask of a site."""
+Walk = Callable[[int, Trajectory], Tensor]
+"""``walk(site, trajectory)``: draws the shared mask of a site."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ class Combined(Method):
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw the shared masks of all sites at the first, and own ones at each."""
         if site == 0:
-            self._share(activation, trajectory, self.shared.walk_training)
+            self._share(trajectory, self.shared.walk_training)
         self.own.draw_training(site, activation, trajectory)
         return self._product(site, activation, trajectory)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw shared masks from their posterior and own ones from the learned prior."""
         if site == 0:
-            self._share(activation, trajectory, self.shared.walk)
+            self._share(trajectory, self.shared.walk)
         self.own.draw(site, activation, trajectory)
         return self._product(site, activation, trajectory)
 
@@ -146,10 +146,10 @@ class Combined(Method):
             log_z=log_z,
         )
 
-    def _share(self, activation: Tensor, trajectory: Trajectory, walk: Walk) -> None:
+    def _share(self, trajectory: Trajectory, walk: Walk) -> None:
         """Draw the shared masks of all sites and show them to the generators of the own ones."""
-        examples = activation.shape[self.sites[0].batch_axis]
-        shared = Trajectory(noise=trajectory.noise)
+        examples = trajectory.copies * trajectory.batch
+        shared = Trajectory(noise=trajectory.noise, batch=trajectory.batch)
         if trajectory.given is not None:
             pairs = [
                 mask.chunk(2, -1) if mask.shape[-1] > site.units else (torch.ones_like(mask), mask)
@@ -157,7 +157,7 @@ class Combined(Method):
             ]
             shared.given, trajectory.given = ([pair[side] for pair in pairs] for side in (0, 1))
         for site in range(len(self.sites)):
-            walk(site, examples // trajectory.copies, shared)
+            walk(site, shared)
         trajectory.shared = shared
         trajectory.context = torch.cat(shared.full_masks(examples), -1)
 

@@ -148,9 +148,7 @@ class ConcreteDropout(Method):
         return regularised_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        place = self.sites[site]
-        rows = activation.shape[place.batch_axis] // trajectory.copies
-        return trajectory.noise.uniform(rows, place.units, activation)
+        return trajectory.noise.uniform(trajectory.batch, self.sites[site].units, activation)
 
 
 def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:

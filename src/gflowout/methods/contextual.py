@@ -113,9 +113,10 @@ class Gaussian:
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
-        """A differentiable function of the logits."""
+        """A differentiable function of the logits, which may be those of one copy of the batch."""
         deviation: Tensor = (-logits / 2).exp()
-        return 1 + deviation * random.to(logits.dtype)
+        copies = random.to(logits.dtype).reshape(-1, *logits.shape)
+        return (1 + deviation * copies).flatten(0, 1)
 
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
@@ -172,14 +173,14 @@ class ContextualDropout(Method):
         own: its earlier masks, and so its activations, are others.
         """
         with torch.set_grad_enabled(record.antithetic is not None or torch.is_grad_enabled()):
-            logits = self._logits(site, activation)
+            logits = trajectory.every_copy(self._logits(site, activation))
         prior = self.prior_logits[site]
         record.logits.append(logits)
         record.kl.append(self.noise.kl(logits, prior))
 
         def drawn() -> Tensor:
             if record.antithetic is None:
-                random = self._random(logits, trajectory)
+                random = self._random(site, activation, trajectory)
             else:
                 random = 1 - record.antithetic.random[site]
             record.random.append(random)
@@ -197,7 +198,8 @@ class ContextualDropout(Method):
 
         def drawn() -> Tensor:
             logits = self._logits(site, activation)
-            return self.noise.sample(logits, self._random(logits, trajectory))
+            random = self._random(site, activation, trajectory)
+            return self.noise.sample(logits, random)
 
         mask = trajectory.mask(site, drawn)
         return scaled(mask, self.options.rescale).to(activation.dtype)
@@ -246,9 +248,9 @@ class ContextualDropout(Method):
         logits: Tensor = self.start + self.options.gain * self.generators[site](pooled)
         return logits
 
-    def _random(self, logits: Tensor, trajectory: Trajectory) -> Tensor:
-        rows, units = logits.shape
-        return self.noise.random(trajectory.noise, rows // trajectory.copies, units, logits)
+    def _random(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        units = self.sites[site].units
+        return self.noise.random(trajectory.noise, trajectory.batch, units, activation)
 
     def _per_site(self, values: list[Tensor]) -> list[Tensor]:
         """Join the passes that several draws of given masks took."""

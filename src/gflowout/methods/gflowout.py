@@ -107,11 +107,13 @@ class GFlowOut(Method):
 
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the exploring posterior; account for the mask under posterior and prior."""
-        seen = _, pooled, context = self._features(site, activation, trajectory)
+        earlier, pooled, context = self._features(site, activation, trajectory)
+        pooled = trajectory.every_copy(pooled)
+        seen = earlier, pooled, context
         label = known(trajectory.label).to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
-        rows, units = len(pooled) // trajectory.copies, self.sites[site].units
+        rows, units = trajectory.batch, self.sites[site].units
         temper = exploring(self.options, self.start, trajectory, rows, pooled)
         choose = choosing(trajectory, site, rows, units, pooled, temper)
         mask, posterior = self.posterior[site]([*seen, label], choose)
@@ -124,10 +126,12 @@ class GFlowOut(Method):
         """Draw from the learned prior."""
 
         def drawn() -> Tensor:
-            seen = _, pooled, _ = self._features(site, activation, trajectory)
-            rows, units = len(pooled) // trajectory.copies, self.sites[site].units
-            choose = choosing(trajectory, site, rows, units, pooled)
-            mask: Tensor = self.prior[site](seen, choose)[0]
+            earlier, pooled, context = self._features(site, activation, trajectory)
+            if context.shape[-1] or self.options.blocks > 1:  # inputs that differ between copies
+                pooled = trajectory.every_copy(pooled)
+            units = self.sites[site].units
+            choose = choosing(trajectory, site, trajectory.batch, units, pooled)
+            mask: Tensor = self.prior[site]([earlier, pooled, context], choose)[0]
             return mask
 
         mask = trajectory.mask(site, drawn)

@@ -112,14 +112,12 @@ class IDGFlowOut(Method):
 
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one exploring mask per group; account for it under posterior and prior."""
-        batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
-        mask = self.walk_training(site, batch, trajectory)
-        used = scaled(mask, self.options.rescale).to(activation.dtype)
-        return trajectory.per_example(used)
+        mask = self.walk_training(site, trajectory)
+        return trajectory.rows_in_use(scaled(mask, self.options.rescale).to(activation.dtype))
 
-    def walk_training(self, site: int, batch: int, trajectory: Trajectory) -> Tensor:
+    def walk_training(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw and account for masks of a site, [rows, units], from the size of the batch alone."""
-        like = next(self.posterior.parameters())
+        batch, like = trajectory.batch, next(self.posterior.parameters())
         if site == 0:
             self._form_groups(batch, trajectory, like.device)
             if self._whole and self.joint(trajectory):
@@ -135,16 +133,15 @@ class IDGFlowOut(Method):
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one mask for the whole batch from the posterior."""
-        batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
-        mask = self.walk(site, batch, trajectory)
-        used = scaled(mask, self.options.rescale).to(activation.dtype)
-        return trajectory.per_example(used)
+        mask = self.walk(site, trajectory)
+        return trajectory.rows_in_use(scaled(mask, self.options.rescale).to(activation.dtype))
 
-    def walk(self, site: int, batch: int, trajectory: Trajectory) -> Tensor:
+    def walk(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw the mask of a site, one row per copy of the batch, [copies, units]."""
         copies, like = trajectory.copies, next(self.posterior.parameters())
         if site == 0 and copies > 1 and trajectory.given is None:
-            trajectory.index = torch.arange(copies, device=like.device).repeat_interleave(batch)
+            copy = torch.arange(copies, device=like.device)
+            trajectory.index = copy.repeat_interleave(trajectory.batch)
 
         def drawn() -> Tensor:
             choose = choosing(trajectory, site, 1, self.sites[site].units, like)

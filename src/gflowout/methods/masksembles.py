@@ -72,7 +72,7 @@ class Masksembles(Method):
         """Give each part of the batch to one member, the first part to a random one."""
         if site == 0 and trajectory.given is None:
             count = self.options.members
-            batch = activation.shape[self.sites[site].batch_axis]
+            batch = trajectory.batch
             part = torch.arange(batch, device=activation.device) * count // batch
             # Rotated, so that members have their turn also in batches smaller than their number.
             trajectory.index = (part + self._random(activation, trajectory)) % count
@@ -81,8 +81,8 @@ class Masksembles(Method):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Take one member for the whole batch."""
         if site == 0 and trajectory.given is None:
-            batch = activation.shape[self.sites[site].batch_axis] // trajectory.copies
-            trajectory.index = self._random(activation, trajectory).repeat_interleave(batch)
+            member = self._random(activation, trajectory)
+            trajectory.index = member.repeat_interleave(trajectory.batch)
         return self._used(site, activation, trajectory)
 
     def step(self, score: Score) -> Losses:

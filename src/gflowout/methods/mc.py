@@ -44,13 +44,12 @@ class MCDropout(Method):
         """Draw a mask per example."""
         place = self.sites[site]
         keep = 1 - self._rate(site)
-        rows = activation.shape[place.batch_axis] // trajectory.copies
-        mask = trajectory.mask(
-            site,
-            lambda: policy.below(trajectory.noise.uniform(rows, place.units, activation), keep).to(
-                activation.dtype
-            ),
-        )
+
+        def drawn() -> Tensor:
+            uniform = trajectory.noise.uniform(trajectory.batch, place.units, activation)
+            return policy.below(uniform, keep).to(activation.dtype)
+
+        mask = trajectory.mask(site, drawn)
         return scaled(mask, self.options.rescale, keep)
 
     def step(self, score: Score) -> Losses:

@@ -91,11 +91,10 @@ class VariationalDropout(Method):
         self, site: int, activation: Tensor, trajectory: Trajectory, deviations: tuple[Tensor, ...]
     ) -> Tensor:
         """Draw a factor per example and unit, differentiable in its standard deviation."""
-        place = self.sites[site]
+        units = self.sites[site].units
 
         def drawn() -> Tensor:
-            rows = activation.shape[place.batch_axis] // trajectory.copies
-            normal = trajectory.noise.normal(rows, place.units, activation)
+            normal = trajectory.noise.normal(trajectory.batch, units, activation)
             return 1 + deviations[site] * normal
 
         return trajectory.mask(site, drawn).to(activation.dtype)
