@@ -161,3 +161,13 @@ def test_the_layers_before_the_first_site_see_one_copy_of_the_batch() -> None:
     assert rows == {"0": BATCH, "2": 20 * BATCH}
     model(torch.randn(BATCH, SIZE), y=torch.zeros(BATCH).long())
     assert rows == {"0": 2 * BATCH, "2": 24 * BATCH}
+
+
+@pytest.mark.parametrize(("name", "calls"), [("id-gflowout", 1), ("gflowout", 5)])
+def test_masks_that_depend_on_no_input_are_drawn_once(name: str, calls: int) -> None:
+    model = wrapped(name)
+    generators = model.method.posterior if name == "id-gflowout" else model.method.prior
+    seen: list[int] = []
+    generators[1].register_forward_hook(lambda *_: seen.append(1))
+    model.predict(torch.randn(BATCH, SIZE), samples=20, chunk=4)
+    assert len(seen) == calls

@@ -294,9 +294,7 @@ def wrapped(net: nn.Module, method: str, sites: Any = None, **options: Any) -> g
 
 
 @every_method
-@pytest.mark.parametrize(
-    ("chunk", "later"), [(None, [100]), (1, [5] * 20), (6, [30, 30, 30, 10])]
-)
+@pytest.mark.parametrize(("chunk", "later"), [(None, [100]), (1, [5] * 20), (6, [30, 30, 30, 10])])
 @pytest.mark.parametrize("inplace", [False, True])
 def test_layers_before_the_first_mask_run_once(
     method: str, chunk: int | None, later: list[int], inplace: bool

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gflowout import tree
 from gflowout.calls import Args, CallSpec, Kwargs, logits_of
-from gflowout.methods.base import DrawMask
+from gflowout.methods.base import DrawAhead, DrawMask
 from gflowout.prefix import prefix_once
 from gflowout.sites import MaskedPass, Site
 from gflowout.trajectory import Noise, Trajectory
@@ -97,6 +97,7 @@ class Runner:
     def sample(
         self,
         draw: DrawMask,
+        ahead: DrawAhead,
         seeds: Sequence[int],
         chunk: int | None,
         given: Sequence[Tensor] | None,
@@ -106,6 +107,7 @@ class Runner:
 
         Args:
             draw: Draws a site's mask.
+            ahead: Draws the masks of all draws and sites, if they do not depend on the batch.
             seeds: One per draw; a draw depends on nothing but its seed.
             chunk: Draws per pass at most; ``None`` chooses.
             given: Masks to use instead of drawing, [draws, batch, units] per site.
@@ -118,6 +120,8 @@ class Runner:
         masks: list[list[Tensor]] = []
         most, parts = self._chunk(chunk), self.spec.parts_at_first_site
         several = len(seeds) > (most if parts else 1)
+        if given is None:
+            given = ahead(Trajectory(noise=self._noise(seeds)))
         with prefix_once(self.backbone, self.sites, self.spec, several) as prefix:
             start = 0
             while start < len(seeds):
@@ -127,8 +131,8 @@ class Runner:
                 copies = min(limit, len(seeds) - start)
                 part = slice(start, start + copies)
                 trajectory = Trajectory(
-                    noise=Noise([_generator(seed, self._device()) for seed in seeds[part]]),
-                    given=None if given is None else [mask[part].flatten(0, 1) for mask in given],
+                    noise=self._noise(seeds[part]),
+                    given=None if given is None else [mask[part].flatten(0, -2) for mask in given],
                 )
                 if self.spec.random:
                     torch.manual_seed(seeds[start])
@@ -152,6 +156,10 @@ class Runner:
         batch = self.batch_size() or 1
         return max(1, FOLDED_ELEMENTS // (batch * self.spec.footprint))
 
+    def _noise(self, seeds: Sequence[int]) -> Noise:
+        device = self._device()
+        return Noise([torch.Generator(device=device).manual_seed(seed) for seed in seeds])
+
     def _device(self) -> torch.device:
         return next(tensor.device for _, tensor in tree.tensors((self.args, self.kwargs)))
 
@@ -160,7 +168,3 @@ def _full_precision(device: str) -> AbstractContextManager[Any]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
-
-
-def _generator(seed: int, device: torch.device) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(seed)

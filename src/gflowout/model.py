@@ -283,7 +283,12 @@ class MaskedModel(nn.Module):
             runner.own_random_state(),
         ):
             outputs, drawn = runner.sample(
-                self.method.draw, seeds[:1] if same else seeds, chunk, given, return_masks
+                self.method.draw,
+                self.method.draw_ahead,
+                seeds[:1] if same else seeds,
+                chunk,
+                given,
+                return_masks,
             )
         if same:
             outputs = outputs.expand(count, *outputs.shape[1:])

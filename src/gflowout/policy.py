@@ -166,6 +166,15 @@ class MaskPolicy(nn.Module):
         return torch.cat(masks, -1), torch.cat([one.expand(*rows, -1) for one in logits], -1)
 
 
+def like(policies: nn.ModuleList) -> Tensor:
+    """A tensor of the device and dtype of the logits of mask policies."""
+    first = policies[0]
+    assert isinstance(first, MaskPolicy)
+    bias = first.blocks[0].bias
+    assert isinstance(bias, Tensor)
+    return bias
+
+
 class MaskGenerator(nn.Module):
     """Logits of one site's mask from several inputs, each with a small encoder of its own.
 

@@ -390,7 +390,7 @@ class _Held:
             taken = [module for module in modules if module.training or module in self._resting]
             for module in taken:
                 self._resting[module] = self._resting.get(module, 0) + 1
-                module.training = False
+                _set_training(module, False)
         return taken
 
     def wake(self, modules: Iterable[nn.Module]) -> None:
@@ -400,7 +400,7 @@ class _Held:
                 self._resting[module] -= 1
                 if self._resting[module] == 0:
                     del self._resting[module]
-                    module.training = True
+                    _set_training(module, True)
 
     def stop_fastpath(self) -> None:
         """Keep nn.TransformerEncoder off its fused path, which calls no submodule: no masks."""
@@ -419,6 +419,15 @@ class _Held:
 
 
 _held = _Held()
+
+
+def _set_training(module: nn.Module, value: bool) -> None:
+    # nn.Module looks whether the value is a parameter, a module or a buffer: most of the time that
+    # a small prediction would spend here.
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        module.__dict__["training"] = value
+    else:
+        module.training = value
 
 
 def _listed(names: Mapping[str, Any], most: int = 12) -> str:

@@ -24,7 +24,10 @@ Temper = Callable[[Tensor], Tensor]
 """Turns the logits of a policy into those that are drawn from."""
 
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
-"""``draw(site index, activation, trajectory) -> mask``, [batch or 1, units]."""
+"""``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
+
+DrawAhead = Callable[[Trajectory], list[Tensor] | None]
+"""See :meth:`Method.draw_ahead`."""
 
 
 class Score(Protocol):
@@ -125,6 +128,18 @@ class Method(nn.Module):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Return the multiplier of a site when labels are unknown: in prediction."""
         raise TypeError(f"{type(self).__name__} must define draw")
+
+    def draw_ahead(self, trajectory: Trajectory) -> list[Tensor] | None:
+        """Draw the masks of all sites before a prediction's first pass, if nothing else is needed.
+
+        Args:
+            trajectory: Of all draws of the prediction.
+
+        Returns:
+            What :meth:`draw` would draw, [draws, units] per site, one row for each copy of the
+            batch; ``None`` where masks depend on the batch.
+        """
+        return None
 
     def step(self, score: Score) -> Losses:
         """Run the backbone as often as the method needs and return the losses."""

@@ -170,9 +170,9 @@ class GFlowOut(Method):
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
     ) -> tuple[Tensor, Tensor, Tensor]:
-        like = next(self.prior.parameters())
-        pooled = self.sites[site].pool(activation.detach()).to(like.dtype)
+        dtype = policy.like(self.prior).dtype
+        pooled = self.sites[site].pool(activation.detach()).to(dtype)
         context = trajectory.context
         if context is None:
             context = pooled.new_zeros(len(pooled), 0)
-        return trajectory.earlier(pooled), pooled, context.to(like.dtype)
+        return trajectory.earlier(pooled), pooled, context.to(dtype)

@@ -117,7 +117,7 @@ class IDGFlowOut(Method):
 
     def walk_training(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw and account for masks of a site, [rows, units], from the size of the batch alone."""
-        batch, like = trajectory.batch, next(self.posterior.parameters())
+        batch, like = trajectory.batch, policy.like(self.posterior)
         if site == 0:
             self._form_groups(batch, trajectory, like.device)
             if self._whole and self.joint(trajectory):
@@ -138,16 +138,22 @@ class IDGFlowOut(Method):
 
     def walk(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw the mask of a site, one row per copy of the batch, [copies, units]."""
-        copies, like = trajectory.copies, next(self.posterior.parameters())
-        if site == 0 and copies > 1 and trajectory.given is None:
-            copy = torch.arange(copies, device=like.device)
-            trajectory.index = copy.repeat_interleave(trajectory.batch)
+        copies = trajectory.copies
 
         def drawn() -> Tensor:
-            choose = choosing(trajectory, site, 1, self.sites[site].units, like)
+            like, units = policy.like(self.posterior), self.sites[site].units
+            choose = choosing(trajectory, site, 1, units, like)
             return self._walk(site, copies, trajectory, choose)[0]
 
-        return trajectory.mask(site, drawn)
+        mask = trajectory.mask(site, drawn)
+        if site == 0 and copies > 1 and len(mask) == copies:
+            copy = torch.arange(copies, device=mask.device)
+            trajectory.index = copy.repeat_interleave(trajectory.batch)
+        return mask
+
+    def draw_ahead(self, trajectory: Trajectory) -> list[Tensor]:
+        """The masks of all sites: they depend on nothing but the masks before."""
+        return [self.walk(site, trajectory) for site in range(len(self.sites))]
 
     def step(self, score: Score) -> Losses:
         """One pass; each part of the loss reaches its own parameters only."""
@@ -247,8 +253,9 @@ class IDGFlowOut(Method):
     def _walk(
         self, site: int, rows: int, trajectory: Trajectory, choose: policy.Choose
     ) -> tuple[Tensor, Tensor]:
-        like = next(self.posterior.parameters()).new_zeros(rows, 0)
-        seen = [trajectory.earlier(like)] if self.options.hidden else []
+        seen = []
+        if self.options.hidden:
+            seen = [trajectory.earlier(policy.like(self.posterior).new_empty(rows, 0))]
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
 
