@@ -131,7 +131,7 @@ class Runner:
                 copies = min(limit, len(seeds) - start)
                 part = slice(start, start + copies)
                 trajectory = Trajectory(
-                    noise=self._noise(seeds[part]),
+                    noise=self._noise(seeds[part]) if given is None else Noise(copies=copies),
                     given=None if given is None else [mask[part].flatten(0, -2) for mask in given],
                 )
                 if self.spec.random:

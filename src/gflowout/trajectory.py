@@ -14,6 +14,9 @@ from torch import Tensor
 
 from gflowout import tree
 
+_MANY = 2**12
+"""Numbers of one draw and site from which :func:`from_words` is faster than PyTorch's own."""
+
 
 class Noise:
     """Random numbers that do not depend on how draws are split into passes.
@@ -40,14 +43,24 @@ class Noise:
         """Return [copies * rows, units] numbers in [0, 1), on the device of ``like``.
 
         Always in single precision: half would be too coarse, and one seed gives one set of masks
-        whatever the precision of the model.
+        whatever the precision of the model. A CPU makes random bits one word after the other, so
+        many numbers are made of fewer bits; see :func:`from_words`.
 
         Args:
             rows: Rows per copy of the batch.
             units: Columns.
             like: Gives the device.
         """
-        return self._numbers(torch.rand, rows, units, like)
+        count = rows * units
+        if count < _MANY or like.device.type != "cpu":
+            return self._numbers(torch.rand, rows, units, like)
+        words = torch.empty(self.copies, -(-count // 4) + 1, dtype=torch.int64)
+        if self.generators is None:
+            words.random_(-(2**63), None)
+        else:
+            for part, generator in zip(words, self.generators, strict=True):
+                part.random_(-(2**63), None, generator=generator)
+        return from_words(words, count).reshape(-1, units)
 
     def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return as many standard normal numbers, also in single precision."""
@@ -61,6 +74,32 @@ class Noise:
             for generator in self.generators
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def from_words(words: Tensor, count: int) -> Tensor:
+    """Uniform numbers in [0, 1), four from each random word of 64 bits.
+
+    A number has 16 bits of its own; the 8 below them are common to its row, from the row's last
+    word. So each is uniform over the multiples of 2**-24, as those of ``torch.rand`` are, and rare
+    events keep their probability. Two numbers of a row are independent but for the common
+    bits: probabilities of pairs of events u < a and u' < b are a * b within 2**-32.
+
+    Args:
+        words: [rows, at least count / 4 + 1] of int64.
+        count: Numbers per row.
+
+    Returns:
+        [rows, count].
+
+    Examples:
+        >>> from_words(torch.tensor([[0, 0], [2**62, 128]]), 4)
+        tensor([[0.5000, 0.5000, 0.5000, 0.5000],
+                [0.5000, 0.5000, 0.5000, 0.7500]])
+    """
+    own = words[:, :-1].view(torch.int16)[:, :count]  # from -2**15 on
+    common = (words[:, -1:] & 255).to(torch.float32)
+    # All sums and products are exact: they need 24 bits.
+    return own.to(torch.float32).mul_(2**-16).add_(common.add_(2**23).mul_(2**-24))
 
 
 class Recorded(Noise):
@@ -99,7 +138,7 @@ class Trajectory:
         given: Masks to score instead of drawing, one [rows, units] per site.
         label: Encoded labels, [batch, label size].
         index: Row of every example, [batch]; ``None`` when row and example are the same, or when
-            one row serves all.
+            one row serves all, or one each copy of the batch.
         masks: One [rows, units] per site so far.
         log_q: Log-probability of the masks under the posterior, [rows].
         log_p: Log-probability of the masks under the prior, [rows].
@@ -152,7 +191,10 @@ class Trajectory:
 
     def per_example(self, rows: Tensor) -> Tensor:
         """Map a value per row to a value per example."""
-        return rows if self.index is None else rows[self.index]
+        if self.index is not None:
+            return rows[self.index]
+        one_per_copy = len(rows) == self.copies > 1
+        return rows.repeat_interleave(self.batch, 0) if one_per_copy else rows
 
     def rows_in_use(self, rows: Tensor) -> Tensor:
         """Rows as they are if there is one per copy of the batch, else a row per example."""

@@ -138,18 +138,13 @@ class IDGFlowOut(Method):
 
     def walk(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw the mask of a site, one row per copy of the batch, [copies, units]."""
-        copies = trajectory.copies
 
         def drawn() -> Tensor:
             like, units = policy.like(self.posterior), self.sites[site].units
             choose = choosing(trajectory, site, 1, units, like)
-            return self._walk(site, copies, trajectory, choose)[0]
+            return self._walk(site, trajectory.copies, trajectory, choose)[0]
 
-        mask = trajectory.mask(site, drawn)
-        if site == 0 and copies > 1 and len(mask) == copies:
-            copy = torch.arange(copies, device=mask.device)
-            trajectory.index = copy.repeat_interleave(trajectory.batch)
-        return mask
+        return trajectory.mask(site, drawn)
 
     def draw_ahead(self, trajectory: Trajectory) -> list[Tensor]:
         """The masks of all sites: they depend on nothing but the masks before."""
