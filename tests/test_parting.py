@@ -171,3 +171,19 @@ def test_masks_that_depend_on_no_input_are_drawn_once(name: str, calls: int) -> 
     generators[1].register_forward_hook(lambda *_: seen.append(1))
     model.predict(torch.randn(BATCH, SIZE), samples=20, chunk=4)
     assert len(seen) == calls
+
+
+def test_a_pass_does_not_grow_with_the_number_of_draws() -> None:
+    """What a pass holds at a time is what the peak of memory is made of, beside the result."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+    x = torch.randn(128, 784)
+    model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(10), example=(x[:2],))
+    rows: list[int] = []
+    net[2].register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    most = []
+    for samples in (20, 500):
+        rows.clear()
+        assert len(model.predict(x, samples=samples).samples) == samples
+        most.append(max(rows))
+    assert most[1] <= 1.2 * most[0]

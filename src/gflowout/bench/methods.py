@@ -53,6 +53,15 @@ def method_tables(width: int, mlp_repeats: int, resnet_repeats: int) -> list[Tab
     def net() -> ResNet18:
         return ResNet18(_CLASSES, width)
 
+    def of_batch(batch: int) -> Table:
+        return Table(
+            f"mlp-predict-{batch}",
+            f"Prediction with {DRAWS} draws, {mlp}, batch {batch}",
+            (BARE,),
+            mlp_repeats,
+            lambda: predictions(MLP, torch.randn(batch, 784)),
+        )
+
     return [
         Table(
             "mlp-step",
@@ -68,6 +77,7 @@ def method_tables(width: int, mlp_repeats: int, resnet_repeats: int) -> list[Tab
             mlp_repeats,
             lambda: predictions(MLP, torch.randn(128, 784)),
         ),
+        *(of_batch(batch) for batch in (1, 16, 256)),
         Table(
             "resnet-step",
             f"Training step, {resnet}, batch 32",
