@@ -34,7 +34,7 @@ def batch(examples: int = 24) -> tuple[Tensor, Tensor]:
 
 def test_defaults_and_the_papers_preset() -> None:
     paper = {"temperature": 2.0, "epsilon": 0.1, "beta": 1.0, "prior_keep": 0.5, "rescale": "none"}
-    paper |= {"hidden": (32, 32), "log_z": "learned", "draws": 1, "blocks": 1}
+    paper |= {"hidden": (32, 32), "log_z": "learned", "draws": 1, "blocks": 1, "history": "all"}
     assert dataclasses.asdict(model_of("gflowout").method.options) == paper
     assert dataclasses.asdict(model_of("gflowout", preset="paper").method.options) == paper
     assert dataclasses.asdict(model_of("id-gflowout", preset="paper").method.options) == {

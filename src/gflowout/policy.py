@@ -19,6 +19,9 @@ from torch.nn import functional as F
 Choose = Callable[[Tensor, slice], Tensor]
 """``choose(logits of a block, its units) -> mask of the block``."""
 
+SUMMARY = 64
+"""Size of a :class:`MaskHistory`."""
+
 DIRECT_GAIN = 10.0
 """Logits per unit of a parameter where a generator has no inputs.
 
@@ -105,6 +108,35 @@ def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | 
     if random is not None:
         logits = torch.where(random.unsqueeze(-1), logits.new_full((), centre), logits)
     return logits
+
+
+class MaskHistory(nn.Module):
+    """A running summary of the masks so far: the sum of one linear map of each.
+
+    Its size is the same at every site, so generators that see it, and not the masks themselves,
+    grow with the number of sites and not with its square.
+
+    Args:
+        units: Units of every site.
+        size: Size of the summary.
+
+    Examples:
+        >>> history = MaskHistory([4, 3, 5], size=2)
+        >>> first = history([torch.ones(6, 4)], None)
+        >>> history([torch.ones(6, 4), torch.ones(6, 3)], first).shape
+        torch.Size([6, 2])
+    """
+
+    def __init__(self, units: Sequence[int], size: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(count, size, bias=False) for count in units[:-1])
+
+    def forward(self, masks: Sequence[Tensor], before: Tensor | None) -> Tensor:
+        """Add the latest of ``masks`` to the summary of those before, [rows, size]."""
+        latest = self.maps[len(masks) - 1]
+        assert isinstance(latest, nn.Linear)
+        added: Tensor = latest(masks[-1].to(latest.weight.dtype))
+        return added if before is None else before + added
 
 
 class MaskPolicy(nn.Module):

@@ -146,6 +146,7 @@ class Trajectory:
         log_likelihood: log p(y | x, z), [batch], once the pass is over.
         batch: Examples in one copy of the batch, known from the first site on.
         context: What else the mask generators see, [rows, size].
+        summaries: Running summaries of the masks so far, by the name of who keeps them.
         shared: Masks shared by several examples, for methods that multiply them with these.
     """
 
@@ -160,6 +161,7 @@ class Trajectory:
     log_likelihood: Tensor | None = None
     batch: int = 0
     context: Tensor | None = None
+    summaries: dict[str, Tensor] = field(default_factory=dict)
     shared: Trajectory | None = None
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gflowout import checks
+from gflowout.bench.depth import depth_tables
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.overhead import data_tables, fit_table
 from gflowout.bench.show import plot as draw
@@ -30,6 +31,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int) -> list[Table]:
     """
     return [
         *method_tables(width, mlp_repeats, resnet_repeats),
+        *depth_tables(resnet_repeats),
         *data_tables(mlp_repeats, resnet_repeats),
         fit_table(resnet_repeats),
     ]

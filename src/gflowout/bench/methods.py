@@ -111,30 +111,34 @@ def training_steps(build: Callable[[], Any], x: Tensor) -> dict[str, Case]:
     """
     y = torch.randint(_CLASSES, (len(x),))
 
-    def step(loss: Callable[[], Tensor], parameters: Any) -> Case:
-        optimizer = torch.optim.Adam(parameters, lr=1e-3)
-
-        def run() -> None:
-            optimizer.zero_grad()
-            loss().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-        return run
-
     def bare(net: nn.Module) -> Case:
-        return step(lambda: F.cross_entropy(net(x), y), net.parameters())
-
-    def wrapped(model: gfo.MaskedModel) -> Case:
-        def loss() -> Tensor:
-            total: Tensor = model(x, y=y).total
-            return total
-
-        return step(loss, model.parameter_groups())
+        return _step(lambda: F.cross_entropy(net(x), y), net.parameters())
 
     return {
         BARE: bare(build()),
-        **{name: wrapped(model) for name, model in _models(build, x).items()},
+        **{name: adam_step(model, x, y) for name, model in _models(build, x).items()},
     }
+
+
+def adam_step(model: gfo.MaskedModel, x: Tensor, y: Tensor) -> Case:
+    """A case that takes one step of Adam with a wrapped model."""
+
+    def loss() -> Tensor:
+        total: Tensor = model(x, y=y).total
+        return total
+
+    return _step(loss, model.parameter_groups())
+
+
+def _step(loss: Callable[[], Tensor], parameters: Any) -> Case:
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return run
 
 
 def predictions(build: Callable[[], Any], x: Tensor, last: int = 0) -> dict[str, Case]:

@@ -283,10 +283,43 @@ def check_policy(options: Any) -> None:
     checks.choice("log_z", options.log_z, ["learned", "batch"])
     checks.integer("draws", options.draws, low=1)
     checks.integer("blocks", options.blocks, low=1)
+    checks.choice("history", options.history, ["all", "summary"])
     if not isinstance(options.hidden, tuple | list):
         raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
     for width in options.hidden:
         checks.integer("hidden", width, low=1)
+
+
+def history_of(sites: Sequence[Site], options: Any) -> policy.MaskHistory | None:
+    """What keeps a summary of earlier masks, if the options ask for one."""
+    if options.history == "all":
+        return None
+    return policy.MaskHistory([site.units for site in sites], policy.SUMMARY)
+
+
+def history_sizes(sites: Sequence[Site], options: Any) -> list[int]:
+    """Size of what a generator sees of the earlier masks, per site."""
+    if options.history == "summary":
+        return [policy.SUMMARY if index else 0 for index in range(len(sites))]
+    return [sum(site.units for site in sites[:index]) for index in range(len(sites))]
+
+
+def seen_of_earlier(
+    history: policy.MaskHistory | None, name: str, trajectory: Trajectory, like: Tensor
+) -> Tensor:
+    """Return what a generator sees of the earlier masks: all of them, or their summary.
+
+    Args:
+        history: Keeps the summary; ``None`` for all masks.
+        name: Of the summary: posterior and prior each keep one, trained by their own loss.
+        trajectory: Of the pass.
+        like: Gives rows and dtype.
+    """
+    if history is None or not trajectory.masks:
+        return trajectory.earlier(like)
+    summary: Tensor = history(trajectory.masks, trajectory.summaries.get(name))
+    trajectory.summaries[name] = summary
+    return summary
 
 
 def choosing(

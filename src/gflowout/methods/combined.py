@@ -69,6 +69,7 @@ class CombinedOptions(Options):
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "blocks"})
     log_z: ClassVar[str] = "learned"
+    history: ClassVar[str] = "all"
 
     def __post_init__(self) -> None:
         """Check the values."""

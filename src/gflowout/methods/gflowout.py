@@ -24,7 +24,10 @@ from gflowout.methods.base import (
     choosing,
     exploring,
     full_masks,
+    history_of,
+    history_sizes,
     scaled,
+    seen_of_earlier,
     split_draws,
 )
 from gflowout.sites import Site
@@ -46,6 +49,8 @@ class GFlowOutOptions(Options):
         log_z: ``"learned"``, a small network of (x, y); or ``"batch"``, the mean over draws.
         draws: Masks scored per example in one step.
         blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
+        history: What generators see of earlier sites: ``"all"`` masks, as in the paper, or a
+            learned ``"summary"`` of fixed size, whose cost is linear in the number of sites.
     """
 
     temperature: float = 2.0
@@ -57,8 +62,11 @@ class GFlowOutOptions(Options):
     log_z: str = "learned"
     draws: int = 1
     blocks: int = 1
+    history: str = "all"
 
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z", "blocks"})
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
+        {"prior_keep", "hidden", "log_z", "blocks", "history"}
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -94,30 +102,31 @@ class GFlowOut(Method):
         super().__init__(sites, likelihood, options)
         self.start = policy.logit(options.prior_keep)
         self.posterior, self.prior = nn.ModuleList(), nn.ModuleList()
-        earlier = 0
-        for site in sites:
+        self.posterior_history = history_of(sites, options)
+        self.prior_history = history_of(sites, options)
+        for site, earlier in zip(sites, history_sizes(sites, options), strict=True):
             seen = [earlier, site.units, context]
             shape = (site.units, options.hidden, self.start, options.blocks)
             self.posterior.append(policy.MaskPolicy([*seen, likelihood.label_size], *shape))
             self.prior.append(policy.MaskPolicy(seen, *shape))
-            earlier += site.units
         if options.log_z == "learned":
             inputs = [sites[0].units, context, likelihood.label_size]
             self.log_z = policy.MaskGenerator(inputs, 1, options.hidden, start=0.0)
 
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the exploring posterior; account for the mask under posterior and prior."""
-        earlier, pooled, context = self._features(site, activation, trajectory)
+        pooled, context = self._features(site, activation, trajectory)
         pooled = trajectory.every_copy(pooled)
-        seen = earlier, pooled, context
+        by_posterior = seen_of_earlier(self.posterior_history, "posterior", trajectory, pooled)
+        by_prior = seen_of_earlier(self.prior_history, "prior", trajectory, pooled)
         label = known(trajectory.label).to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
         rows, units = trajectory.batch, self.sites[site].units
         temper = exploring(self.options, self.start, trajectory, rows, pooled)
         choose = choosing(trajectory, site, rows, units, pooled, temper)
-        mask, posterior = self.posterior[site]([*seen, label], choose)
-        _, prior = self.prior[site](seen, lambda _, part: mask[..., part])
+        mask, posterior = self.posterior[site]([by_posterior, pooled, context, label], choose)
+        _, prior = self.prior[site]([by_prior, pooled, context], lambda _, part: mask[..., part])
         trajectory.masks.append(mask)
         trajectory.add(policy.log_prob(mask, posterior), policy.log_prob(mask, prior))
         return scaled(mask, self.options.rescale).to(activation.dtype)
@@ -126,7 +135,8 @@ class GFlowOut(Method):
         """Draw from the learned prior."""
 
         def drawn() -> Tensor:
-            earlier, pooled, context = self._features(site, activation, trajectory)
+            pooled, context = self._features(site, activation, trajectory)
+            earlier = seen_of_earlier(self.prior_history, "prior", trajectory, pooled)
             if context.shape[-1] or self.options.blocks > 1:  # inputs that differ between copies
                 pooled = trajectory.every_copy(pooled)
             units = self.sites[site].units
@@ -169,10 +179,10 @@ class GFlowOut(Method):
 
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         dtype = policy.like(self.prior).dtype
         pooled = self.sites[site].pool(activation.detach()).to(dtype)
         context = trajectory.context
         if context is None:
             context = pooled.new_zeros(len(pooled), 0)
-        return trajectory.earlier(pooled), pooled, context.to(dtype)
+        return pooled, context.to(dtype)

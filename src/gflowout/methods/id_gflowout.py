@@ -28,7 +28,10 @@ from gflowout.methods.base import (
     examples_in_training,
     exploring,
     full_masks,
+    history_of,
+    history_sizes,
     scaled,
+    seen_of_earlier,
     split_draws,
 )
 from gflowout.sites import Site
@@ -58,6 +61,8 @@ class IDGFlowOutOptions(Options):
             one if ``draws`` is above 1. Of one process, where several train together.
         train_size: Number of training examples, of all processes together.
         blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
+        history: What generators see of earlier sites: ``"all"`` masks, as in the paper, or a
+            learned ``"summary"`` of fixed size, whose cost is linear in the number of sites.
     """
 
     temperature: float = 1.0
@@ -71,8 +76,11 @@ class IDGFlowOutOptions(Options):
     group_size: int | None = None
     train_size: int | None = None
     blocks: int = 1
+    history: str = "all"
 
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "log_z", "blocks"})
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
+        {"prior_keep", "hidden", "log_z", "blocks", "history"}
+    )
     PAPER: ClassVar[dict[str, Any]] = {
         "temperature": 2.0,
         "epsilon": 0.1,
@@ -100,13 +108,12 @@ class IDGFlowOut(Method):
         super().__init__(sites, likelihood, options)
         self.start = policy.logit(options.prior_keep)
         self.posterior = nn.ModuleList()
-        earlier = 0
-        for site in sites:
+        self.history = history_of(sites, options) if options.hidden else None
+        for site, earlier in zip(sites, history_sizes(sites, options), strict=True):
             inputs = [earlier] if options.hidden else []
             self.posterior.append(
                 policy.MaskPolicy(inputs, site.units, options.hidden, self.start, options.blocks)
             )
-            earlier += site.units
         if options.log_z == "learned":
             self.log_z = nn.Parameter(torch.zeros(()))
 
@@ -250,7 +257,8 @@ class IDGFlowOut(Method):
     ) -> tuple[Tensor, Tensor]:
         seen = []
         if self.options.hidden:
-            seen = [trajectory.earlier(policy.like(self.posterior).new_empty(rows, 0))]
+            like = policy.like(self.posterior).new_empty(rows, 0)
+            seen = [seen_of_earlier(self.history, "posterior", trajectory, like)]
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
 
