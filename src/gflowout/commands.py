@@ -11,6 +11,7 @@ import typer
 import gflowout
 from gflowout.console import explained, writable
 from gflowout.data_commands import data
+from gflowout.report_commands import register as register_report
 from gflowout.study_commands import register
 from gflowout.train_commands import register as register_training
 
@@ -109,6 +110,7 @@ register_training(app)
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
 app.add_typer(study, name="study")
 register(app, study)
+register_report(app)
 app.add_typer(data, name="data")
 
 

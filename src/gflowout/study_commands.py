@@ -1,8 +1,7 @@
-"""``gflowout study run``, ``study list`` and ``report``; adds them and ``tune`` to the others."""
+"""``gflowout study run`` and ``study list``; adds them and ``tune`` to the others."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,6 @@ import typer
 from gflowout import study_options as options
 from gflowout.console import plain_records
 from gflowout.tune_commands import tune
-
-
-class Format(StrEnum):
-    """Formats of a report."""
-
-    md = "md"
-    csv = "csv"
 
 
 def register(app: typer.Typer, study: typer.Typer) -> None:
@@ -37,11 +29,6 @@ def register(app: typer.Typer, study: typer.Typer) -> None:
     study.command("list", epilog=f"Example:\n\n- `gflowout study list results`\n\n{options.EXITS}")(
         list_
     )
-    app.command(
-        epilog="Examples:\n\n- `gflowout report results`\n\n- `gflowout report results --metric "
-        "'test/*'`\n\n- `gflowout report results --format "
-        f"csv --out table.csv`\n\n{options.EXITS}"
-    )(report)
 
 
 def run(
@@ -124,37 +111,6 @@ def list_(
             typer.echo(f"missing: {name}")
         if found.failed:
             raise typer.Exit(1)
-
-
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of the records.")],
-    format: Annotated[Format, typer.Option(help="Markdown or CSV.")] = Format.md,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or pattern of metrics, such as `test/*`; may be repeated."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
-) -> None:
-    """Show final metrics: mean and standard error over seeds, per method and data."""
-    with options.usage(), plain_records():
-        from gflowout.experiments import summary
-        from gflowout.runs import records
-
-        _must_be_folder(folder)
-        done = records.read(folder, records.DONE)
-        if not done:
-            typer.echo(f"{folder}: no run is done here", err=True)
-            raise typer.Exit(1)
-        found = summary.groups(done, metric or ("*",))
-        text = summary.markdown(found) + "\n" if format is Format.md else summary.table(found)
-        if out is None:
-            typer.echo(text, nl=False)
-        else:
-            try:
-                out.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise ValueError(f"{out}: cannot be written ({error.strerror})") from error
-            typer.echo(f"{out}: {len(found)} rows from {len(done)} runs")
 
 
 def _must_be_folder(folder: Path) -> None:
