@@ -18,7 +18,7 @@ from data_files import pixels, write_idx, write_mnist
 from typer.testing import CliRunner
 
 from gflowout import commands
-from gflowout.experiments import cost, files, summary
+from gflowout.experiments import estimates, files, summary
 from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
 from gflowout.pipeline.config import ConfigError
@@ -267,18 +267,18 @@ def test_the_old_study_is_still_there():
 
 
 def test_cost_is_measured_on_two_epochs(monkeypatch):
-    assert cost._start_up() > 0.2  # a process that imports torch
-    monkeypatch.setattr(cost, "_start_up", lambda: 0.25)
+    assert estimates._start_up() > 0.2  # a process that imports torch
+    monkeypatch.setattr(estimates, "_start_up", lambda: 0.25)
     run = Run("s", "mc", "d", 0, {"fit.epochs": 10, "before": 0.3, "epoch": 0.1, "tells": True})
-    price = cost.measure(run, "tuning_work:epochs")
+    price = estimates.measure(run, "tuning_work:epochs")
     assert (
         0.25 + 0.3 + 10 * 0.1 <= price.seconds < 2.65
     )  # never too short, but a busy machine is slow
     silent = Run("s", "mc", "d", 0, {**run.options, "tells": False})
-    price = cost.measure(silent, "tuning_work:epochs")
+    price = estimates.measure(silent, "tuning_work:epochs")
     assert price.seconds >= (0.3 + 2 * 0.1) * 5
     assert "at most" in price.source
-    broken = cost.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
+    broken = estimates.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
     assert (broken.seconds, broken.source) == (None, "a short run failed: RuntimeError: seven")
 
 

@@ -51,20 +51,20 @@ def run(
     `--set` says goes before all of it.
     """
     with options.usage(), plain_records():
-        from gflowout.experiments import cost, files
+        from gflowout.experiments import estimates, files
         from gflowout.runs import records, run_study
 
         study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
         where = options.make_engine(engine, jobs, address)
         if dry_run:
             typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
-            kinds = cost.tally(study.runs, records.finished(out))
-            pick = cost.first(study.runs)
-            known = cost.from_records(out, [study.name])
-            lines = cost.report(
+            kinds = estimates.tally(study.runs, records.finished(out))
+            pick = estimates.first(study.runs)
+            known = estimates.from_records(out, [study.name])
+            lines = estimates.report(
                 kinds,
                 known,
-                lambda kind: cost.measure(pick(kind), study.work),
+                lambda kind: estimates.measure(pick(kind), study.work),
                 options.workers(engine, jobs),
             )
             for line in lines:

@@ -145,7 +145,7 @@ def _space(parts: list[str]) -> Space:
 
 
 def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
-    from gflowout.experiments import cost
+    from gflowout.experiments import estimates
     from gflowout.tuning.plan import STUDY, known
 
     lines = [
@@ -161,10 +161,10 @@ def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
         for method in plan.base
     }
     kinds = {(method, each.data): (plan.trials, done[method]) for method, each in typical.items()}
-    prices = cost.from_records(out, [STUDY])
-    price = cost.first(typical.values())
-    return lines + cost.report(
-        kinds, prices, lambda kind: cost.measure(price(kind), plan.work), workers
+    prices = estimates.from_records(out, [STUDY])
+    price = estimates.first(typical.values())
+    return lines + estimates.report(
+        kinds, prices, lambda kind: estimates.measure(price(kind), plan.work), workers
     )
 
 
