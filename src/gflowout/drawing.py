@@ -27,6 +27,9 @@ FOLDED_ELEMENTS = 3 * 2**18
 must not grow with the number of draws.
 """
 
+AHEAD = 64
+"""Draws whose masks are drawn ahead at a time, at least, where masks do not depend on the batch."""
+
 
 class Runner:
     """Runs one backbone on one set of arguments, any number of times.
@@ -111,7 +114,7 @@ class Runner:
 
         Args:
             draw: Draws a site's mask.
-            ahead: Draws the masks of all draws and sites, if they do not depend on the batch.
+            ahead: Draws the masks of many draws and all sites, if they do not depend on the batch.
             seeds: One per draw; a draw depends on nothing but its seed.
             chunk: Draws per pass at most; ``None`` chooses.
             given: Masks to use instead of drawing, [draws, batch, units] per site.
@@ -124,19 +127,22 @@ class Runner:
         masks: list[list[Tensor]] = []
         most, parts = self._chunk(chunk), self.spec.parts_at_first_site
         several = len(seeds) > (most if parts else 1)
-        if given is None:
-            given = ahead(Trajectory(noise=self._noise(seeds)))
+        known, end = given, 0 if given is None else len(seeds)
         with prefix_once(self.backbone, self.sites, self.spec, several) as prefix:
-            start = 0
+            start = offset = 0
             while start < len(seeds):
+                if start == end:
+                    end = min(start + most * -(-AHEAD // most), len(seeds))
+                    known, offset = ahead(Trajectory(noise=self._noise(seeds[start:end]))), start
                 # Unless draws part at the first site, the first pass is a single one, so that the
                 # common layers run on one batch.
                 limit = 1 if start == 0 and prefix.active and not parts else most
-                copies = min(limit, len(seeds) - start)
+                copies = min(limit, end - start)
                 part = slice(start, start + copies)
+                rows = slice(start - offset, start - offset + copies)
                 trajectory = Trajectory(
-                    noise=self._noise(seeds[part]) if given is None else Noise(copies=copies),
-                    given=None if given is None else [mask[part].flatten(0, -2) for mask in given],
+                    noise=self._noise(seeds[part]) if known is None else Noise(copies=copies),
+                    given=None if known is None else [mask[rows].flatten(0, -2) for mask in known],
                 )
                 if self.spec.random:
                     torch.manual_seed(seeds[start])
@@ -146,6 +152,8 @@ class Runner:
                 batch = output.shape[0] // copies
                 if start == 0:  # filled in place: parts that are joined in the end take it twice
                     outputs = output.new_empty(len(seeds), batch, *output.shape[1:])
+                    if chunk is None:
+                        most = self._beside(most, batch, outputs)
                 outputs[part] = output.reshape(copies, batch, *output.shape[1:])
                 if keep_masks:
                     drawn = trajectory.full_masks(len(output))
@@ -163,12 +171,36 @@ class Runner:
         batch = self.batch_size() or 1
         return max(1, FOLDED_ELEMENTS // (batch * self.spec.footprint))
 
+    def _beside(self, most: int, batch: int, outputs: Tensor) -> int:
+        """Draws per pass once the result takes memory, too: down to half as many."""
+        left = FOLDED_ELEMENTS - outputs.numel()
+        return max(-(-most // 2), min(most, left // (max(1, batch) * self.spec.footprint)))
+
     def _noise(self, seeds: Sequence[int]) -> Noise:
-        device = self._device()
-        return Noise([torch.Generator(device=device).manual_seed(seed) for seed in seeds])
+        return Noise(_Generators(seeds, self._device()))
 
     def _device(self) -> torch.device:
         return next(tensor.device for _, tensor in tree.tensors((self.args, self.kwargs)))
+
+
+class _Generators(Sequence[torch.Generator]):
+    """One generator per seed, made when the first is asked for: not all methods ask."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self._seeds = seeds
+        self._device = device
+        self._made: list[torch.Generator] = []
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        if not self._made:
+            self._made = [torch.Generator(self._device).manual_seed(seed) for seed in self._seeds]
+        return iter(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
 
 
 def _full_precision(device: str) -> AbstractContextManager[Any]:

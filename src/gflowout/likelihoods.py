@@ -118,8 +118,16 @@ class Categorical(Likelihood):
     def samples(self, output: Tensor) -> Tensor:
         """Class probabilities."""
         _last_axis(self, output, self.classes)
-        # Over the first axis: for few classes, PyTorch's kernel for the last takes 8 times as long.
-        return _precise(output).movedim(-1, 0).contiguous().softmax(0).movedim(0, -1)
+        output = _precise(output)
+        if output.numel() <= _AT_A_TIME or output.requires_grad:
+            return _softmax(output).movedim(0, -1)
+        # Part after part: what the kernel needs beside the result does not grow with it.
+        result = output.new_empty(self.classes, *output.shape[:-1])
+        rows = max(_LANES, _AT_A_TIME * len(output) // output.numel() // _LANES * _LANES)
+        for start in range(0, len(output), rows):
+            part = slice(start, start + rows)
+            result[:, part] = _softmax(output[part])
+        return result.movedim(0, -1)
 
     def class_logits(self, output: Tensor) -> Tensor:
         """The output itself."""
@@ -325,6 +333,19 @@ class Gaussian(Likelihood):
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.__name__: kind for kind in (Categorical, Binary, MultiLabel, Gaussian)
 }
+
+
+_AT_A_TIME = 2**17
+"""Elements that :meth:`Categorical.samples` takes at a time."""
+
+_LANES = 64
+"""Parts are multiples of this, so that the kernel's vectors see what they see in the whole."""
+
+
+def _softmax(output: Tensor) -> Tensor:
+    """Probabilities over the last axis, which becomes the first."""
+    # Over the first axis: for few classes, PyTorch's kernel for the last takes 8 times as long.
+    return output.movedim(-1, 0).contiguous().softmax(0)
 
 
 def _tensor(y: Any) -> Tensor:
