@@ -37,7 +37,9 @@ def backbone(config: BackboneConfig, problem: Problem) -> Backbone:
         raise ConfigError(
             [f"backbone.name resnet18 takes images, {problem.source!r} is a table: take mlp"]
         )
-    return ResNet18(outputs, config.width, config.order, in_channels=shape[0])
+    network = ResNet18(outputs, config.width, config.order, in_channels=shape[0])
+    # Channels last: a third less time for a step of a narrow network on a CPU.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def model(config: Config, problem: Problem, example: Tensor) -> MaskedModel:
