@@ -123,7 +123,7 @@ def run(
 
     def do(runs: list[Run]) -> None:
         files.remember(folder, _known(folder, runs))
-        with _data_directory(data_dir):
+        with data_directory(data_dir):
             found.append(
                 run_study(
                     runs,
@@ -187,7 +187,7 @@ def _known(folder: Path, runs: list[Run]) -> list[Run]:
 
 
 @contextmanager
-def _data_directory(directory: str | Path | None) -> Iterator[None]:
+def data_directory(directory: str | Path | None) -> Iterator[None]:
     """Tell the workers where data sets are, which is not what makes a run another one."""
     before = os.environ.get(VARIABLE)
     if directory is not None:
