@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gflowout import study_options as options
+from gflowout import study_paper
 from gflowout.console import plain_records
 from gflowout.tune_commands import tune
 
@@ -22,18 +23,36 @@ def register(app: typer.Typer, study: typer.Typer) -> None:
     )(tune)
     study.command(
         "run",
-        epilog="Examples:\n\n- `gflowout study run study.yaml --out results`\n\n- `gflowout study "
-        "run study.yaml --set fit.epochs=1 --out quick`\n\n- `gflowout study run study.yaml --out "
-        f"results --engine ray --address auto`\n\n{options.EXITS}",
+        epilog="Examples:\n\n- `gflowout study run all --preset smoke --out results/smoke`\n\n- "
+        "`gflowout study run robustness --preset cpu --out results/cpu --methods mc,gflowout "
+        "--data mnist`\n\n- `gflowout study run study.yaml --set fit.epochs=1 --out quick`\n\n- "
+        "`gflowout study run masks --preset paper --out results/paper --engine ray --address auto`"
+        f"\n\n{options.EXITS}",
     )(run)
-    study.command("list", epilog=f"Example:\n\n- `gflowout study list results`\n\n{options.EXITS}")(
-        list_
-    )
+    study.command(
+        "list",
+        epilog="Examples:\n\n- `gflowout study list`\n\n- `gflowout study list results/cpu`\n\n"
+        f"{options.EXITS}",
+    )(list_)
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The study.")],
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="A study of the paper, `all` of them, or a study file."
+        ),
+    ],
     out: options.Out,
+    preset: Annotated[
+        options.Preset | None,
+        typer.Option(help="Of the paper's studies: seconds, two cores for hours, or GPUs."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Of the paper's studies, these only: `mc,gflowout`.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Likewise: `mnist`.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Likewise: `0,1`.")] = None,
     data_dir: options.DataDir = None,
     set_: options.Set = None,
     engine: options.EngineOption = options.EngineName.pool,
@@ -47,53 +66,96 @@ def run(
 ) -> None:
     """Do those runs of a study that have no record yet: methods x data x seeds x options.
 
-    A file has the keys name, base (a configuration), methods, data, seeds, options, test. What
-    `--set` says goes before all of it.
+    `gflowout study list` names the studies of the paper. A study file has the keys name, base (a
+    configuration), methods, data, seeds, options, test; what `--set` says goes before all of it.
     """
     with options.usage(), plain_records():
-        from gflowout.experiments import estimates, files
-        from gflowout.runs import records, run_study
-
-        study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
+        names = study_paper.names_of(study)
         where = options.make_engine(engine, jobs, address)
-        if dry_run:
-            typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
-            kinds = estimates.tally(study.runs, records.finished(out))
-            pick = estimates.first(study.runs)
-            known = estimates.from_records(out, [study.name])
-            lines = estimates.report(
-                kinds,
-                known,
-                lambda kind: estimates.measure(pick(kind), study.work),
-                options.workers(engine, jobs),
-            )
-            for line in lines:
-                typer.echo(line)
-            return
-        files.remember(out, study.runs)
-        with options.resumable():
-            summary = run_study(
-                study.runs,
-                study.work,
-                out,
-                engine=where,
-                retries=retries,
-                time_limit=time_limit,
-                memory_limit=memory_limit,
-                progress=not quiet,
-            )
-        typer.echo(str(summary))
-        if summary.exit_code:
-            raise typer.Exit(summary.exit_code)
+        how = {
+            "engine": where,
+            "retries": retries,
+            "time_limit": time_limit,
+            "memory_limit": memory_limit,
+            "progress": not quiet,
+        }
+        if names is None:
+            given = {"--preset": preset, "--methods": methods, "--data": data, "--seeds": seeds}
+            for option, value in given.items():
+                if value is not None:
+                    raise ValueError(f"{option} is for studies of the paper; a file says it itself")
+            workers = options.workers(engine, jobs)
+            code = _run_file(Path(study), out, data_dir, set_, dry_run, workers, how)
+        else:
+            if set_:
+                raise ValueError("--set is for study files; studies of the paper have presets")
+            if preset is None:
+                raise ValueError(
+                    f"{study} is a study of the paper: say how large with --preset smoke (seconds "
+                    "to minutes), cpu (two cores, hours) or paper (GPUs)"
+                )
+            part = study_paper.part_of(methods, data, seeds)
+            if dry_run:
+                study_paper.dry_run(
+                    names,
+                    preset,
+                    part,
+                    out,
+                    data_dir=data_dir,
+                    workers=options.workers(engine, jobs),
+                )
+                return
+            with options.resumable():
+                code = study_paper.run(names, preset, part, out, data_dir=data_dir, **how)
+        if code:
+            raise typer.Exit(code)
+
+
+def _run_file(
+    file: Path,
+    out: Path,
+    data_dir: Path | None,
+    set_: list[str] | None,
+    dry_run: bool,
+    workers: int | None,
+    how: dict[str, Any],
+) -> int:
+    from gflowout.experiments import estimates, files
+    from gflowout.runs import records, run_study
+
+    study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
+    if dry_run:
+        typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
+        pick = estimates.first(study.runs)
+        lines = estimates.report(
+            estimates.tally(study.runs, records.finished(out)),
+            estimates.from_records(out, [study.name]),
+            lambda kind: estimates.measure(pick(kind), study.work),
+            workers,
+        )
+        for line in lines:
+            typer.echo(line)
+        return 0
+    files.remember(out, study.runs)
+    with options.resumable():
+        summary = run_study(study.runs, study.work, out, **how)
+    typer.echo(str(summary))
+    return summary.exit_code
 
 
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of the records.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[RESULTS]", help="Folder of the records.")
+    ] = None,
 ) -> None:
-    """Show which runs are done, failed and missing."""
+    """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage(), plain_records():
         from gflowout.experiments import files
 
+        if folder is None:
+            for line in study_paper.catalogue():
+                typer.echo(line)
+            return
         _must_be_folder(folder)
         found = files.standing(folder)
         if not found.counts:
@@ -103,7 +165,7 @@ def list_(
         for (study, data, method), counts in sorted(found.counts.items()):
             numbers = [str(counts[state]) for state in ("done", "failed", "missing")]
             rows.append([study, data, method, *numbers])
-        for line in _aligned(rows):
+        for line in study_paper.aligned(rows):
             typer.echo(line)
         for name, why in found.failed.items():
             typer.echo(f"failed: {name}: {why}")
@@ -116,11 +178,3 @@ def list_(
 def _must_be_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

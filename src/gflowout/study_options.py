@@ -27,6 +27,14 @@ class EngineName(StrEnum):
     ray = "ray"
 
 
+class Preset(StrEnum):
+    """Sizes of the studies of the paper."""
+
+    smoke = "smoke"
+    cpu = "cpu"
+    paper = "paper"
+
+
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),

@@ -18,7 +18,14 @@ from gflowout.runs.work import Task, execute
 
 EPOCHS = "fit.epochs"
 Kind = tuple[str, str]
-"""Method and data: what runs of about the same cost have in common."""
+"""Method and data, or the like: what runs of about the same cost have in common."""
+
+Sort = Callable[[Run], Kind]
+
+
+def by_method(run: Run) -> Kind:
+    """Method and data of a run."""
+    return run.method, run.data
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,12 @@ class Price:
     source: str
 
 
-def from_records(folder: Path, studies: Iterable[str]) -> dict[Kind, Price]:
+def from_records(folder: Path, studies: Iterable[str], sort: Sort = by_method) -> dict[Kind, Price]:
     """Mean seconds of the runs that are done in a folder, by kind."""
     wanted, spent = set(studies), dict[Kind, list[float]]()
     for record in records.read(folder, records.DONE) if folder.is_dir() else ():
         if record["study"] in wanted:
-            spent.setdefault((record["method"], record["data"]), []).append(record["seconds"])
+            spent.setdefault(sort(Run.from_dict(record)), []).append(record["seconds"])
     return {
         kind: Price(sum(each) / len(each), f"mean of {len(each)} done")
         for kind, each in spent.items()
@@ -48,11 +55,14 @@ def measure(run: Run, work: str) -> Price:
     first run of all is done twice: it also loads libraries. A run that tells nothing of its
     progress is taken to spend all its time in epochs, which makes the price too high.
     """
-    epochs = run.options.get(EPOCHS)
+    options = run.to_dict()["options"]
+    # Studies of the paper keep the configuration of all their arms under one key.
+    place = options.get("base") if isinstance(options.get("base"), dict) else options
+    epochs = place.get(EPOCHS)
     if not isinstance(epochs, int):
         return Price(None, "not known before a run is done")
     few = min(epochs, 2)
-    options = {**run.to_dict()["options"], EPOCHS: few}
+    place[EPOCHS] = few
     short = Run(run.study, run.method, run.data, run.seed, options)
     _warm_up(short, work)
     half: list[float] = []
@@ -111,6 +121,16 @@ def report(
         price: Finds the price of another kind.
         workers: Runs at once; ``None`` if nobody knows.
     """
+    lines, total = left_to_do(kinds, known, price)
+    return [*lines, sum_up(total, workers)]
+
+
+def left_to_do(
+    kinds: Mapping[Kind, tuple[int, int]],
+    known: Mapping[Kind, Price],
+    price: Callable[[Kind], Price],
+) -> tuple[list[str], float | None]:
+    """A line for each kind, and all seconds together; ``None`` if some are not known."""
     lines, total, certain = [], 0.0, True
     for kind, (count, done) in kinds.items():
         left = count - done
@@ -122,24 +142,31 @@ def report(
         cost = "" if each.seconds is None else f" at {span(each.seconds)}"
         method, data = kind
         lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({each.source})")
-    if not certain:
-        return [*lines, "estimated cost: not known"]
+    return lines, total if certain else None
+
+
+def sum_up(total: float | None, workers: int | None) -> str:
+    """One line on all seconds together."""
+    if total is None:
+        return "estimated cost: not known"
     share = "" if workers is None else f", about {span(total / workers)} with {workers} at once"
-    return [*lines, f"estimated cost: {span(total)} of computing{share}"]
+    return f"estimated cost: {span(total)} of computing{share}"
 
 
-def tally(runs: Iterable[Run], finished: set[str]) -> dict[Kind, tuple[int, int]]:
+def tally(
+    runs: Iterable[Run], finished: set[str], sort: Sort = by_method
+) -> dict[Kind, tuple[int, int]]:
     """Numbers of runs, all and done, by kind."""
     found: dict[Kind, tuple[int, int]] = {}
     for run in runs:
-        count, done = found.get((run.method, run.data), (0, 0))
-        found[run.method, run.data] = (count + 1, done + (run.id in finished))
+        count, done = found.get(sort(run), (0, 0))
+        found[sort(run)] = (count + 1, done + (run.id in finished))
     return found
 
 
-def first(runs: Iterable[Run]) -> Callable[[Kind], Run]:
+def first(runs: Iterable[Run], sort: Sort = by_method) -> Callable[[Kind], Run]:
     """Finds the first run of a kind."""
     by_kind: dict[Any, Run] = {}
     for run in runs:
-        by_kind.setdefault((run.method, run.data), run)
+        by_kind.setdefault(sort(run), run)
     return by_kind.__getitem__

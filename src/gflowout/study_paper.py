@@ -1,0 +1,258 @@
+"""What ``gflowout study run NAME`` and ``study list`` do with the studies of the paper."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gflowout import checks
+
+if TYPE_CHECKING:
+    from gflowout.experiments.estimates import Kind, Price
+    from gflowout.experiments.selection import Part, Plan
+    from gflowout.experiments.study import Study
+    from gflowout.runs import Run
+
+ALL = "all"
+_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass
+class _Loaded:
+    """A study and what it is to do, or what is wrong with it."""
+
+    name: str
+    study: Study | None = None
+    plan: Plan | None = None
+    error: Exception | None = None
+
+
+def names_of(word: str) -> list[str] | None:
+    """Names of the studies that a word stands for; ``None`` if it is a file.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    from gflowout.experiments.study import STUDIES
+
+    if word == ALL:
+        return list(STUDIES)
+    if word in STUDIES:
+        return [word]
+    if word.endswith(_ENDINGS) or Path(word).exists():
+        return None
+    listed = ", ".join(STUDIES)
+    raise ValueError(
+        f"STUDY must be a file of YAML, {ALL}, or one of {listed}; got {word!r}"
+        f"{checks.suggest(word, [*STUDIES, ALL])}"
+    )
+
+
+def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
+    """The part of a study that the options ask for."""
+    from gflowout.experiments.selection import Part
+
+    numbers = _words(seeds)
+    for each in numbers or ():
+        if not each.isdecimal():
+            raise ValueError(f"--seeds must be numbers such as 0,1,2, got {seeds!r}")
+    wanted = None if numbers is None else [int(each) for each in numbers]
+    return Part(_words(methods), _words(data), wanted)
+
+
+def run(
+    names: Sequence[str], preset: str, part: Part, out: Path, *, data_dir: Path | None, **how: Any
+) -> int:
+    """Do what is missing of some studies; one that fails does not stop the others.
+
+    Args:
+        names: Of the studies.
+        preset: Size of all.
+        part: What is wanted of them.
+        out: Folder of the records.
+        data_dir: Directory of all data sets.
+        **how: As in :func:`gflowout.experiments.study.run`.
+
+    Returns:
+        The exit code.
+    """
+    from gflowout.experiments import study as studies
+    from gflowout.extras import MissingExtraError
+    from gflowout.runs import BusyError
+
+    rows = [["study", "runs", "done", "done before", "failed", "time"]]
+    troubles: list[str] = []
+    for each in _load(names, preset, part, out):
+        if each.study is None:
+            rows.append([each.name, "-", "-", "-", "-", "-"])
+            troubles.append(f"{each.name}: {_said(each.error)}")
+            continue
+        typer.echo(f"{each.name}: {each.study.title}", err=True)
+        try:
+            summary = studies.run(each.study, preset, out, data_dir=data_dir, **how)
+        except (BusyError, MissingExtraError):
+            raise
+        except Exception as error:
+            if not isinstance(error, ValueError):  # not foreseen: where it comes from matters
+                typer.echo("".join(traceback.format_exception(error)), err=True)
+            rows.append([each.name, "-", "-", "-", "-", "-"])
+            troubles.append(f"{each.name}: {_said(error)}")
+            continue
+        head, *failed = str(summary).splitlines()
+        numbers = [summary.total, summary.done, summary.skipped, len(summary.failed)]
+        rows.append([each.name, *map(str, numbers), head.rpartition(" in ")[2]])
+        troubles += failed
+    for line in aligned(rows):
+        typer.echo(line)
+    if troubles:
+        troubles.append(f"failures in full: gflowout study list {out}")
+    for line in troubles:
+        typer.echo(line)
+    return 1 if troubles else 0
+
+
+def dry_run(
+    names: Sequence[str],
+    preset: str,
+    part: Part,
+    out: Path,
+    *,
+    data_dir: Path | None,
+    workers: int | None,
+) -> None:
+    """Print what would be done and what it will take.
+
+    A kind of run is priced by its records, or by two epochs of one arm. Trials that several
+    studies share are counted once; models that they share are not known ahead.
+    """
+    from gflowout.experiments import estimates
+    from gflowout.experiments import study as studies
+    from gflowout.runs import records
+
+    finished = records.finished(out) if out.is_dir() else set()
+    counted: set[str] = set()
+    total: float | None = 0.0
+    for each in _load(names, preset, part, out):
+        if each.study is None or each.plan is None:
+            typer.echo(f"{each.name}: {_said(each.error)}")
+            total = None
+            continue
+        trials = [trial for trial in each.plan.trials if trial.id not in counted]
+        counted |= {trial.id for trial in trials}
+        shared = len(each.plan.trials) - len(trials)
+        also = f" ({shared} of them counted above)" if shared else ""
+        later = "" if each.plan.tuned else "; trials choose the options of the runs"
+        typer.echo(
+            f"{each.name}, {preset}: {len(each.plan.trials)} trials{also} and "
+            f"{len(each.plan.runs)} runs, records in {out}{later}"
+        )
+        runs = [*trials, *each.plan.runs]
+        kinds = estimates.tally(runs, finished, _sort)
+        known = estimates.from_records(out, [studies.TUNING, each.name], _sort)
+        with studies.data_directory(data_dir):
+            lines, seconds = estimates.left_to_do(kinds, known, _price(runs, each.study.work))
+        for line in lines:
+            typer.echo(f"  {line}")
+        total = None if total is None or seconds is None else total + seconds
+    typer.echo(estimates.sum_up(total, workers))
+
+
+def catalogue() -> Iterator[str]:
+    """The studies in words: what they ask, and how large they are."""
+    from gflowout.experiments import selection
+    from gflowout.experiments import study as studies
+
+    nowhere = Path("no such folder")
+    for name in studies.STUDIES:
+        try:
+            study = studies.get(name)
+            plans = {preset: selection.plan(study, preset, nowhere) for preset in studies.PRESETS}
+        except Exception as error:
+            yield f"{name}: {_said(error)}"
+            continue
+        yield f"{name}: {study.title} (the paper's {study.paper})"
+        yield f"    {study.question}"
+        sizes = [
+            f"{preset} {len(plan.trials)} trials + {len(plan.runs)} runs"
+            for preset, plan in plans.items()
+        ]
+        yield f"    {'; '.join(sizes)}"
+    yield ""
+    yield "run one with: gflowout study run NAME --preset smoke --out results/smoke"
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Rows as lines with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loaded]:
+    """Studies with their plans; those without a wanted run are left out, with a word on it."""
+    from gflowout.experiments import selection
+    from gflowout.experiments import study as studies
+
+    found, runs = [], list[Any]()
+    for name in names:
+        try:
+            study = studies.get(name)
+            runs += selection.plan(study, preset, out).runs
+            part_of_it = selection.restricted(study, part)
+            plan = selection.plan(part_of_it, preset, out)
+            found.append(_Loaded(name, part_of_it, plan))
+        except Exception as error:
+            if len(names) == 1:
+                raise
+            found.append(_Loaded(name, error=error))
+    selection.check(part, runs)
+    for each in found:
+        if each.plan is not None and not each.plan.runs:
+            typer.echo(f"{each.name}: left out, none of its runs is asked for", err=True)
+    return [each for each in found if each.plan is None or each.plan.runs]
+
+
+def _sort(run: Run) -> Kind:
+    from gflowout.experiments.study import TUNING
+
+    return ("trials" if run.study == TUNING else "runs"), run.data
+
+
+def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
+    """Prices a kind by a short run of GFlowOut, or of its first arm if that is not among them."""
+    import dataclasses
+
+    from gflowout.experiments import estimates
+    from gflowout.experiments.arms import ARMS
+
+    def price(kind: Kind) -> Price:
+        own = [run for run in runs if _sort(run) == kind]
+        typical = next((run for run in own if run.method == "gflowout"), own[0])
+        found = estimates.measure(typical, work)
+        if found.seconds is None:
+            return found
+        members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
+        seconds = found.seconds * sum(members) / len(members)
+        return dataclasses.replace(
+            found, seconds=seconds, source=f"{typical.method}, {found.source}"
+        )
+
+    return price
+
+
+def _words(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _said(error: Exception | None) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else repr(error)

@@ -1,0 +1,216 @@
+"""Studies of the paper from the command line, shown on toy studies with real records."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import types
+
+import pytest
+from typer.testing import CliRunner
+
+from gflowout import commands
+from gflowout.experiments import selection
+from gflowout.experiments import study as studies
+from gflowout.experiments.selection import Part
+from gflowout.experiments.study import Study
+from gflowout.report.content import Section
+from gflowout.runs import Run, read
+
+runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+ARMS = ("none", "mc", "gflowout")
+
+
+def gflowout(*arguments, code=0):
+    result = runner.invoke(commands.app, [str(each) for each in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def work(run, context):
+    """Trials are best at the second value; seed 3 fails, and `broken` loses all its trials."""
+    if run.seed == 3:
+        raise RuntimeError("three")
+    if run.options.get("broken"):
+        return {"metrics": {"valid/nll": float("nan")}}
+    if run.study == studies.TUNING:
+        return {"metrics": {"valid/nll": abs(run.options["tuned"]["fit.lr"] - 0.2)}}
+    return {"metrics": {"accuracy": run.options["tuned"]["fit.lr"]}}
+
+
+def toy(name, data=("mnist", "cifar10"), seeds=(0, 1), broken=False, borrows=False):
+    def tuning(preset):
+        return [
+            Run(
+                studies.TUNING,
+                arm,
+                each,
+                0,
+                {"tuned": {"fit.lr": rate}, **({"broken": True} if broken else {})},
+            )
+            for each in data
+            for arm in ARMS
+            for rate in ((0.1,) if preset == "smoke" else (0.1, 0.2, 0.3))
+        ]
+
+    def runs(preset, chosen):
+        return [
+            Run(
+                name,
+                arm,
+                each,
+                seed,
+                # As an ensemble that is made of networks without dropout.
+                {"tuned": chosen[each, "none" if borrows and arm == "mc" else arm]},
+            )
+            for seed in seeds
+            for each in data
+            for arm in ARMS
+        ]
+
+    return Study(
+        name, f"Title of {name}", "Does it?", "Table 9", "test_study_paper:work", runs,
+        lambda records: Section(), tuning,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    made = {
+        "good": toy("good"),
+        "other": toy("other", data=("svhn",)),
+        "bad-seed": toy("bad-seed", seeds=(0, 3)),
+        "broken": toy("broken", broken=True),
+        "borrows": toy("borrows", borrows=True),
+    }
+    for name, study in made.items():
+        module = types.ModuleType(name)
+        module.STUDY = study
+        monkeypatch.setitem(sys.modules, f"gflowout.experiments.{name.replace('-', '_')}", module)
+    monkeypatch.setattr(studies, "STUDIES", tuple(made))
+    return made
+
+
+def command(name, out, *more, code=0, preset="cpu"):
+    return gflowout(
+        "study", "run", name, "--preset", preset, "--out", out, "--engine", "inline", "--quiet",
+        "--retries", 0, *more, code=code,
+    )  # fmt: skip
+
+
+def test_trials_choose_the_options_of_the_runs_and_all_is_resumed(tmp_path):
+    shown = command("good", tmp_path)
+    assert re.search(r"good +30 +30 +0 +0 ", shown)
+    runs = [record for record in read(tmp_path, "done") if record["study"] == "good"]
+    assert len(runs) == 12
+    assert {record["metrics"]["accuracy"] for record in runs} == {0.2}
+    assert re.search(r"good +30 +0 +30 +0 ", command("good", tmp_path))
+    listed = gflowout("study", "list", tmp_path)
+    assert re.search(r"good +mnist +gflowout +2 +0 +0", listed)
+    assert re.search(r"tuning +mnist +gflowout +3 +0 +0", listed)
+
+
+def test_a_part_has_the_same_runs_as_the_whole(tmp_path, toys):
+    command("good", tmp_path, "--methods", "mc,gflowout", "--data", "mnist", "--seeds", "1")
+    some = read(tmp_path, "done")
+    assert sorted((r["study"], r["data"], r["method"], r["seed"]) for r in some) == sorted(
+        [("good", "mnist", arm, 1) for arm in ("mc", "gflowout")]
+        + [("tuning", "mnist", arm, 0) for arm in ("mc", "gflowout") for _ in range(3)]
+    )
+    shown = command("good", tmp_path)
+    assert re.search(r"good +30 +22 +8 +0 ", shown)  # nothing of the part is done anew
+
+
+def test_a_part_takes_the_trials_of_other_arms_that_it_needs(toys):
+    trials = selection.restricted(toys["borrows"], Part(["mc"], ["mnist"])).tuning("cpu")
+    assert {(trial.data, trial.method) for trial in trials} == {("mnist", "mc"), ("mnist", "none")}
+    trials = selection.restricted(toys["borrows"], Part(["gflowout"])).tuning("cpu")
+    assert {trial.method for trial in trials} == {"gflowout"}
+    assert selection.restricted(toys["good"], Part()).tuning("cpu") == toys["good"].tuning("cpu")
+
+
+def test_all_goes_on_after_failures_and_sums_up(tmp_path):
+    shown = command("all", tmp_path, code=1)
+    assert re.search(r"good +30 +30 +0 +0 ", shown)
+    assert re.search(r"other +15 +15 +0 +0 ", shown)
+    # The trials are those of the first study: same data, same options.
+    assert re.search(r"bad-seed +30 +6 +18 +6 ", shown)
+    assert re.search(r"failed: bad-seed-mnist-mc-s3-\w+: RuntimeError: three", shown)
+    assert re.search(r"broken +- +-", shown)
+    assert re.search(r"broken: ValueError: no trial of none on mnist has a finite valid/nll", shown)
+    assert f"failures in full: gflowout study list {tmp_path}" in shown
+    assert re.search(r"borrows +30 +12 +18 +0 ", shown)
+
+
+def test_all_with_a_study_that_cannot_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "STUDIES", ("missing", "good"))
+    shown = command("all", tmp_path, code=1, preset="smoke")
+    assert "missing: ModuleNotFoundError: No module named 'gflowout.experiments.missing'" in shown
+    assert re.search(r"good +18 +18 +0 +0 ", shown)
+    assert "missing: ModuleNotFoundError" in gflowout("study", "list")
+
+
+def test_all_with_data_of_one_study_leaves_out_the_others(tmp_path):
+    shown = command("all", tmp_path, "--data", "svhn")
+    assert "good: left out, none of its runs is asked for" in shown
+    assert re.search(r"other +15 +15 +0 +0 ", shown)
+    assert not re.search(r"^broken +", shown, re.M)
+
+
+def test_the_plan(tmp_path):
+    plan = command("all", tmp_path / "new", "--dry-run")
+    assert not (tmp_path / "new").exists()
+    assert "good, cpu: 18 trials and 12 runs" in plan
+    assert "bad-seed, cpu: 18 trials (18 of them counted above) and 12 runs" in plan
+    assert "trials choose the options of the runs" in plan
+    assert "  trials on mnist: 9 of 9 runs to do (not known before a run is done)" in plan
+    assert plan.splitlines()[-1] == "estimated cost: not known"
+    command("good", tmp_path, "--seeds", "0")
+    plan = command("good", tmp_path, "--dry-run")
+    assert "good, cpu: 18 trials and 12 runs" in plan
+    assert "trials choose" not in plan
+    assert re.search(r"trials on mnist: 0 of 9 runs to do at 0.0 s \(mean of 9 done\)", plan)
+    assert re.search(r"runs on mnist: 3 of 6 runs to do at 0.0 s \(mean of 3 done\)", plan)
+    assert plan.splitlines()[-1].startswith("estimated cost: 0.0 s of computing")
+
+
+def test_the_list_says_what_studies_ask_and_their_sizes():
+    shown = gflowout("study", "list")
+    assert "good: Title of good (the paper's Table 9)\n    Does it?\n" in shown
+    assert "smoke 6 trials + 12 runs; cpu 18 trials + 12 runs; paper 18 trials" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["god", "--preset", "cpu"], "STUDY must be a file of YAML, all, or one of .*mean 'good'"),
+        (["good"], "good is a study of the paper: say how large with --preset"),
+        (["good", "--preset", "big"], "big"),
+        (["good", "--preset", "cpu", "--set", "fit.lr=1"], "--set is for study files"),
+        (["good", "--preset", "cpu", "--methods", "gflow"], "methods must be among none, mc, "
+         "gflowout, got gflow; did you mean 'gflowout'"),
+        (["good", "--preset", "cpu", "--data", "svhn"], "data must be among mnist, cifar10"),
+        (["good", "--preset", "cpu", "--seeds", "7"], "seeds must be among 0, 1, got 7"),
+        (["good", "--preset", "cpu", "--seeds", "a"], "--seeds must be numbers such as 0,1,2"),
+        (["x.yaml", "--preset", "cpu"], "--preset is for studies of the paper"),
+        (["x.yaml", "--methods", "mc"], "--methods is for studies of the paper"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(arguments, message, tmp_path):
+    shown = gflowout("study", "run", *arguments, "--out", tmp_path / "o", code=2)
+    assert re.search(message, shown)
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_data_directory_reaches_the_runs_and_is_forgotten(tmp_path, monkeypatch):
+    seen, do = [], work
+
+    def look(run, context):
+        seen.append(os.environ.get("GFLOWOUT_DATA"))
+        return do(run, context)
+
+    monkeypatch.setattr(sys.modules["test_study_paper"], "work", look)
+    command("good", tmp_path, "--data-dir", tmp_path, preset="smoke")
+    assert set(seen) == {str(tmp_path)}
+    assert "GFLOWOUT_DATA" not in os.environ
