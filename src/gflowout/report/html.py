@@ -1,0 +1,455 @@
+"""A report as one page that needs nothing else: no network, no other file.
+
+All texts are escaped here. The page's style and scripts are the files in ``page``; they draw the
+plots from JSON that is part of the page, and its content security policy lets nothing else run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, get_args
+
+import gflowout
+from gflowout.report import colours, plots, tables
+from gflowout.report.build import Facts, Part, Report
+from gflowout.report.content import (
+    Block,
+    Claim,
+    Column,
+    Picture,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    Verdict,
+)
+from gflowout.runs.table import span
+
+SHOWN = 5
+"""Classes of a picture that get a bar: the most probable, and the true one."""
+
+_DARK = {
+    "page": "#121519",
+    "card": "#1a1f24",
+    "sunk": "#262c33",
+    "text": "#e8ebee",
+    "soft": "#a3adb7",
+    "line": "#353d46",
+    "grid": "#2a3138",
+    "accent": "#ff8f5a",
+    "best": "#4a3310",
+    "good": "#4fcf9f",
+    "bad": "#ff8a80",
+    "none": "#a3adb7",
+}
+_LIGHT = {
+    "page": "#ffffff",
+    "card": "#ffffff",
+    "sunk": "#eef0f3",
+    "text": "#111111",
+    "soft": "#4a525a",
+    "line": "#d6dbe1",
+    "grid": "#e4e8ec",
+    "accent": "#111111",
+    "best": "#fff0d9",
+    "good": "#0b7a56",
+    "bad": "#b3261e",
+    "none": "#5b6570",
+}
+_INTRO = (
+    "Dropout switches off units of a network at random. Asked several times, such a network gives "
+    "several answers, and where they differ it is in doubt. GFlowOut learns which units to switch "
+    "off, for each input, instead of leaving that to chance. Is its doubt then worth more? Below "
+    "are the studies of its paper, done again: what they ask, what came out here, and what the "
+    "paper reports."
+)
+
+
+def page(report: Report, title: str = "") -> str:
+    """The text of the page.
+
+    Args:
+        report: From :func:`gflowout.report.build.build`.
+        title: Heading; default: one that fits the studies.
+    """
+    slots = colours.slots(name for part in report.parts for name in plots.names(part.section))
+    drawn: dict[str, Any] = {}
+    parts = [_part(part, slots, drawn) for part in report.parts]
+    papers = any(part.study is not None for part in report.parts)
+    title = title or ("GFlowOut, measured again" if papers else "What came out")
+    script = (_read("plots.js") + _read("page.js")).strip()
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    contents = [("summary", "Summary"), *((_id(part), part.title) for part in report.parts)]
+    return Template(_read("page.html")).substitute(
+        title=escape(title),
+        version=escape(gflowout.__version__),
+        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        style=_style(),
+        contents="\n".join(
+            f'<li><a href="#{name}">{escape(text)}</a></li>'
+            for name, text in [*contents, ("facts", "How it was made")]
+        ),
+        body="\n".join([_summary(report, title, papers), *parts]),
+        footer=_footer(report.facts),
+        data=plots.to_json({"plots": drawn}),
+        script=script,
+    )
+
+
+# Summary
+
+
+def _summary(report: Report, title: str, papers: bool) -> str:
+    claims = [(part, claim) for part in report.parts for claim in part.section.claims]
+    made = [
+        '<section class="summary" id="summary">',
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="lead">{escape(_INTRO)}</p>' if papers else "",
+        _key_figures(report),
+    ]
+    if claims:
+        made += [
+            "<h3>What the paper says, and what became of it here</h3>",
+            _tally(claim for _, claim in claims),
+            '<ul class="claims">',
+            *(
+                f'<li>{_verdict(claim)}<p>{escape(claim.claim)} <a class="small" '
+                f'href="#{_id(part)}">{escape(part.name)}</a></p></li>'
+                for part, claim in claims
+            ),
+            "</ul>",
+        ]
+    made += ["<h3>Study by study</h3>" if claims else "", '<ul class="cards">']
+    for part in report.parts:
+        question = f'<p class="question">{escape(part.study.question)}</p>' if part.study else ""
+        made.append(
+            f'<li class="card"><h3><a href="#{_id(part)}">{escape(part.title)}</a></h3>{question}'
+            + "".join(f"<p>{escape(text)}</p>" for text in part.section.findings[:2])
+            + f'<p class="soft small">{escape(_extent(part))}</p></li>'
+        )
+    return "\n".join([*filter(None, made), "</ul>", "</section>"])
+
+
+def _key_figures(report: Report) -> str:
+    facts = report.facts
+    methods = {
+        row.title
+        for part in report.parts
+        for block in part.section.blocks
+        if isinstance(block, Table) and block.head.lower() == "method"
+        for row in block.rows
+    }
+    figures = [
+        (str(len(report.parts)), "study" if len(report.parts) == 1 else "studies"),
+        (str(len(methods)), "methods"),
+        (str(len(facts.data)), "data sets"),
+        (f"{facts.runs:,}", f"runs, {facts.trials:,} of them to tune" if facts.trials else "runs"),
+        (span(facts.seconds), "of computing"),
+    ]
+    cells = "".join(
+        f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>"
+        for value, what in figures
+        if value != "0"
+    )
+    return f'<ul class="numbers">{cells}</ul>'
+
+
+def _tally(claims: Iterable[Claim]) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        '<p class="tally">'
+        + " ".join(
+            f'<span class="verdict {_class(verdict)}">{counts[verdict]} {escape(verdict)}</span>'
+            for verdict in get_args(Verdict)
+            if counts[verdict]
+        )
+        + "</p>"
+    )
+
+
+def _verdict(claim: Claim) -> str:
+    return f'<span class="verdict {_class(claim.verdict)}">{escape(claim.verdict)}</span>'
+
+
+def _class(verdict: str) -> str:
+    return re.sub(r"[^a-z]+", "-", verdict.lower())
+
+
+def _extent(part: Part) -> str:
+    if not part.runs:
+        return ""
+    seeds = len(part.seeds)
+    data = f" on {', '.join(part.section.data)}" if part.section.data else ""
+    return (
+        f"{part.runs} run{'' if part.runs == 1 else 's'}, {seeds} seed{'' if seeds == 1 else 's'}"
+        f"{data}"
+    )
+
+
+# Studies
+
+
+def _part(part: Part, slots: Mapping[str, int], drawn: dict[str, Any]) -> str:
+    section, study = part.section, part.study
+    tag = f' <span class="tag">paper: {escape(study.paper)}</span>' if study else ""
+    made = [f'<section id="{_id(part)}">', f"<h2>{escape(part.title)}{tag}</h2>"]
+    if study:
+        made.append(f'<p class="question">{escape(study.question)}</p>')
+    if section.findings:
+        items = "".join(f"<li>{escape(text)}</li>" for text in section.findings)
+        made.append(f'<ul class="findings">{items}</ul>')
+    if section.claims:
+        made += [
+            '<ul class="claims">',
+            *(
+                f"<li>{_verdict(claim)}<div><p>{escape(claim.claim)}</p>"
+                f'<p class="why">{escape(claim.why)}</p></div></li>'
+                for claim in section.claims
+            ),
+            "</ul>",
+        ]
+    switches = _switches(section, slots)
+    for row in plots.rows(section.blocks):
+        if isinstance(row[0], plots.PLOTS):
+            made.append(switches)
+            switches = ""
+            figures = "".join(_plot(block, slots, drawn, part) for block in row)
+            made.append(f'<div class="plots{" one" if len(row) == 1 else ""}">{figures}</div>')
+        else:
+            made += [_block(block) for block in row]
+    extent = _extent(part)
+    made.append(f'<p class="soft small">{escape(extent)}.</p>' if extent else "")
+    return "\n".join([*filter(None, made), "</section>"])
+
+
+def _switches(section: Section, slots: Mapping[str, int]) -> str:
+    found = sorted(plots.names(section), key=lambda name: slots[name])
+    if not found:
+        return ""
+    chips = [
+        f'<button type="button" class="chip s{slots[name]}" data-slot="{slots[name]}" '
+        f'data-name="{escape(name)}" aria-pressed="true">{escape(name)}</button>'
+        for name in found
+    ]
+    if plots.has_paper(section):
+        chips.append(
+            '<button type="button" class="chip ink" data-slot="0" data-paper '
+            'aria-pressed="true">figures of the paper</button>'
+        )
+    if len(chips) > 1:
+        chips += [
+            f'<button type="button" class="chip act" data-act="{act}" hidden>{act}</button>'
+            for act in ("all", "none")
+        ]
+    return (
+        '<div class="switches" role="group" aria-label="Shown in the plots of this section">'
+        + "".join(chips)
+        + "</div>"
+    )
+
+
+def _plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], part: Part) -> str:
+    assert isinstance(block, plots.PLOTS)
+    name = f"{_id(part)}-{len(drawn)}"
+    drawn[name] = plots.data(block, slots)
+    caption = f"<p>{escape(block.caption)}</p>" if block.caption else ""
+    return (
+        f'<figure class="plot"><figcaption>{escape(block.title)}</figcaption>'
+        f'<div class="area" data-plot="{name}"><noscript>Plots need JavaScript.</noscript></div>'
+        f'{caption}<details data-figures="{name}"><summary>The figures as a table</summary></details></figure>'
+    )
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Text):
+        return "".join(f"<p>{escape(text)}</p>" for text in block.paragraphs)
+    if isinstance(block, Table):
+        return _table(block)
+    assert isinstance(block, Pictures)
+    return _pictures(block)
+
+
+def _table(table: Table) -> str:
+    marked = tables.best(table)
+    groups = tables.groups(table)
+    heads = "".join(_head(column) for column in table.columns)
+    bodies = []
+    for source, rows in groups:
+        lines = []
+        if len(groups) > 1:
+            wide = len(table.columns)
+            lines.append(
+                f'<tr class="source"><th scope="rowgroup">{escape(tables.heading(source))}</th>'
+                f'<td colspan="{wide}"></td></tr>'
+            )
+        for index, row in rows:
+            cells = "".join(
+                _cell(*tables.figure(cell, column), cell.mean, (index, place) in marked)
+                for place, (cell, column) in enumerate(zip(row.cells, table.columns, strict=True))
+            )
+            lines.append(
+                f'<tr data-index="{index}"><th scope="row">{escape(row.title)}</th>{cells}</tr>'
+            )
+        bodies.append(f'<tbody class="{_class(source)}">{"".join(lines)}</tbody>')
+    told = " ".join(filter(None, [table.caption, tables.note([table])]))
+    return (
+        '<div class="block"><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(table.title)}"><table class="sorted">'
+        f"<caption>{escape(table.title)}</caption>"
+        f'<thead><tr><th scope="col">{escape(table.head)}</th>{heads}</tr></thead>'
+        f'{"".join(bodies)}</table></div><p class="soft small">{escape(told)}</p></div>'
+    )
+
+
+def _head(column: Column) -> str:
+    arrow = f" {tables.ARROWS[column.better]}" if column.better else ""
+    unit = " (%)" if column.percent and "%" not in column.title else ""
+    better = f' data-better="{column.better}"' if column.better else ""
+    return f'<th scope="col"{better}>{escape(column.title)}{unit}{arrow}</th>'
+
+
+def _cell(mean: str, error: str, value: float | None, best: bool) -> str:
+    key = f' data-value="{value!r}"' if isinstance(value, int | float) else ""
+    spread = f" <small>± {escape(error)}</small>" if error else ""
+    mark = ' class="best"' if best else ""
+    unseen = '<span class="unseen"> best</span>' if best else ""
+    return f"<td{mark}{key}>{escape(mean)}{spread}{unseen}</td>"
+
+
+def _pictures(block: Pictures) -> str:
+    pictures = list(block.pictures)
+    keys = [picture.uncertainty for picture in pictures]
+    if all(key is not None for key in keys):
+        pictures.sort(key=lambda picture: picture.uncertainty or 0.0)
+    ends = '<div class="span"><span>certain</span><span>uncertain</span></div>'
+    caption = f'<p class="soft small">{escape(block.caption)}</p>' if block.caption else ""
+    cards = "".join(_picture(picture, block.classes) for picture in pictures)
+    return (
+        f'<div class="block"><h3>{escape(block.title)}</h3>{ends}'
+        f'<div class="pictures">{cards}</div>{caption}</div>'
+    )
+
+
+def _picture(picture: Picture, classes: Sequence[str]) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9+/=\s]+", picture.png):
+        raise ValueError(f"picture {picture.title!r}: png must be base64 of a PNG")
+    known = [str(each) for each in classes]
+    truth = next((i for i, name in enumerate(known) if _same(name, picture.title)), None)
+    order = sorted(
+        range(len(picture.probabilities)), key=lambda index: -picture.probabilities[index]
+    )
+    shown = order[:SHOWN]
+    if truth is not None and truth < len(order) and truth not in shown:
+        shown[-1] = truth
+    bars = []
+    for index in shown:
+        share = min(1.0, max(0.0, picture.probabilities[index]))
+        wide = picture.spread[index] if index < len(picture.spread) else 0.0
+        low, high = max(0.0, share - wide), min(1.0, share + wide)
+        name = known[index] if index < len(known) else str(index)
+        true = " true" if index == truth else ""
+        whisker = (
+            f'<span class="wide" style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%">'
+            "</span>"
+            if wide > 0
+            else ""
+        )
+        bars.append(
+            f'<span class="who{true}" title="{escape(name)}">{escape(name)}</span>'
+            f'<span class="box"><span class="fill" style="width:{100 * share:.1f}%"></span>'
+            f'{whisker}</span><span class="many">{100 * share:.0f} %</span>'
+        )
+    rest = 1 - sum(picture.probabilities[index] for index in shown)
+    if len(shown) < len(order):
+        bars.append(
+            f'<span class="who">others</span><span></span><span class="many">{100 * rest:.0f} %'
+            "</span>"
+        )
+    score = (
+        f'<span class="soft">uncertainty {picture.uncertainty:.3g}</span>'
+        if picture.uncertainty is not None
+        else ""
+    )
+    return (
+        '<figure class="picture"><div class="face">'
+        f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{picture.png.strip()}">'
+        f"<div><b>{escape(picture.title)}</b>{score}</div></div>"
+        f'<div class="bars">{"".join(bars)}</div></figure>'
+    )
+
+
+def _same(name: str, title: str) -> bool:
+    """Whether a picture's title names a class as the true one."""
+    return title.strip().lower() in (name.lower(), f"true: {name}".lower())
+
+
+# The rest
+
+
+def _footer(facts: Facts) -> str:
+    def code(text: str) -> str:
+        return f"<code>{escape(text)}</code>"
+
+    data = "<br>".join(
+        f"{escape(name)} {code(text) if text else ''}".strip() for name, text in facts.data.items()
+    )
+    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in facts.versions.items())
+    dates = facts.started if facts.started == facts.ended else f"{facts.started} to {facts.ended}"
+    lines = [
+        ("Data", data),
+        ("Seeds", escape(", ".join(map(str, facts.seeds)))),
+        ("Runs", escape(_runs(facts))),
+        ("When", escape(dates)),
+        ("Versions", escape(versions)),
+        ("Code", "<br>".join(map(code, facts.commits))),
+        ("Machine", "<br>".join(map(escape, facts.machines))),
+        ("Make it again", f"<pre>{escape(chr(10).join(facts.commands))}</pre>"),
+    ]
+    told = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in lines if text)
+    return f'<div id="facts"><h2>How it was made</h2><dl>{told}</dl></div>'
+
+
+def _runs(facts: Facts) -> str:
+    if not facts.runs:
+        return ""
+    trials = f", {facts.trials} of them to tune" if facts.trials else ""
+    failed = f"; {facts.failed} failed and are left out" if facts.failed else ""
+    threads = " or ".join(map(str, facts.threads))
+    each = f", {threads} thread{'' if threads == '1' else 's'} each" if threads else ""
+    return f"{facts.runs} done{trials}{failed}; {span(facts.seconds)} of computing{each}"
+
+
+def _style() -> str:
+    def variables(names: Mapping[str, str], series: Sequence[str], scheme: str) -> str:
+        own = "".join(f"--{name}: {value}; " for name, value in names.items())
+        return f"color-scheme: {scheme}; {own}" + "".join(
+            f"--c{slot}: {value}; " for slot, value in enumerate(series)
+        )
+
+    slots = " ".join(f".s{slot} {{ --c: var(--c{slot}); }}" for slot in range(len(colours.LIGHT)))
+    return Template(_read("style.css")).substitute(
+        light=variables({}, colours.LIGHT, "light"),
+        dim=variables(_DARK, colours.DARK, "dark"),
+        paper=variables(_LIGHT, colours.LIGHT, "light"),
+        slots=f"{slots} .ink {{ --c: var(--soft); }}",
+    )
+
+
+def _read(name: str) -> str:
+    return (files("gflowout.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _id(part: Part) -> str:
+    """A name for links: letters of the study's name, which may be anything."""
+    if part.study is not None:
+        return part.study.name
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", part.name)
+    return f"study-{plain}-{hashlib.sha256(part.name.encode()).hexdigest()[:4]}"

@@ -1,0 +1,400 @@
+// Draws plots from their data as SVG. Knows nothing of the page around them.
+// draw(area, plot, shown, fresh) gives a reader: places that can be pointed at, by mouse or keys.
+const Plots = (() => {
+  "use strict";
+  const NS = "http://www.w3.org/2000/svg";
+  const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779",
+    "#6ece58", "#b5de2b", "#fde725"];
+  const DIVERGING = ["#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b"];
+  const SHAPES = [
+    (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0`, // circle
+    (r) => `M${-r},${-r}h${2 * r}v${2 * r}h${-2 * r}z`, // square
+    (r) => `M0,${-1.3 * r}L${1.2 * r},${r}H${-1.2 * r}z`, // triangle
+    (r) => `M0,${-1.4 * r}L${1.4 * r},0L0,${1.4 * r}L${-1.4 * r},0z`, // diamond
+    (r) => `M0,${1.3 * r}L${1.2 * r},${-r}H${-1.2 * r}z`, // triangle downwards
+    (r) => `M0,${-1.5 * r}L${0.45 * r},${-0.5 * r}L${1.5 * r},${-0.4 * r}L${0.7 * r},${0.35 * r}` +
+      `L${0.95 * r},${1.4 * r}L0,${0.8 * r}L${-0.95 * r},${1.4 * r}L${-0.7 * r},${0.35 * r}` +
+      `L${-1.5 * r},${-0.4 * r}L${-0.45 * r},${-0.5 * r}z`, // star
+    (r) => `M${-r / 2.2},${-1.2 * r}h${r / 1.1}v${0.75 * r}h${0.75 * r}v${r / 1.1}h${-0.75 * r}` +
+      `v${0.75 * r}h${-r / 1.1}v${-0.75 * r}h${-0.75 * r}v${-r / 1.1}h${0.75 * r}z`, // plus
+    (r) => `M${-1.2 * r},${-0.6 * r}h${2.4 * r}v${1.2 * r}h${-2.4 * r}z`, // bar
+  ];
+
+  function add(parent, tag, attributes = {}, text) {
+    const node = document.createElementNS(NS, tag);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
+    parent.append(node);
+    return node;
+  }
+
+  const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+  const shape = (slot, r) => SHAPES[slot % SHAPES.length](r);
+
+  // Numbers for people: as many digits as tell values apart, no more.
+  function show(value, percent) {
+    if (!known(value)) return "–";
+    if (percent) return `${(100 * value).toFixed(1)} %`;
+    const size = Math.abs(value);
+    if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en");
+    if (size >= 1e7 || size < 1e-4) return value.toExponential(2);
+    return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.01 ? 3 : 5);
+  }
+  const both = (mean, error, percent) =>
+    known(error) && known(mean) ? `${show(mean, percent)} ± ${show(error, percent)}` : show(mean, percent);
+
+  function ticks(low, high, count) {
+    const raw = (high - low) / Math.max(1, count);
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 2.5, 5, 10].find((each) => each * power >= raw * 0.999) * power;
+    const found = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
+    return { at: found, step };
+  }
+
+  function tickText(value, step, percent) {
+    const [v, s] = percent ? [100 * value, 100 * step] : [value, step];
+    if (Math.abs(v) >= 1e7 || (s < 1e-5 && v !== 0)) return v.toExponential(1);
+    const digits = Math.max(0, -Math.floor(Math.log10(s) + 1e-9));
+    const more = Math.abs(s * 10 ** digits - Math.round(s * 10 ** digits)) > 1e-6 ? 1 : 0;
+    const text = (Math.abs(v) < s * 1e-9 ? 0 : v).toLocaleString("en", {
+      minimumFractionDigits: Math.min(8, digits + more), maximumFractionDigits: Math.min(8, digits + more) });
+    return percent ? `${text} %` : text;
+  }
+
+  const scale = (low, high, from, to, log) => {
+    const f = log ? Math.log : (v) => v;
+    const [a, b] = [f(low), f(high)];
+    return (v) => from + ((f(v) - a) / (b - a || 1)) * (to - from);
+  };
+
+  function padded(values, withZero, inside) {
+    let low = Math.min(...values), high = Math.max(...values);
+    if (withZero) [low, high] = [Math.min(0, low), Math.max(0, high)];
+    if (!Number.isFinite(low)) return [0, 1];
+    const pad = (high - low || Math.abs(high) || 1) * 0.06;
+    const [a, b] = [withZero && low === 0 ? 0 : low - pad, withZero && high === 0 ? 0 : high + pad];
+    // Shares do not go beyond 0 and 1, so neither do their axes.
+    return inside && low >= 0 && high <= 1 ? [Math.max(0, a), Math.min(1, b)] : [a, b];
+  }
+
+  const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+  const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+
+  function sheet(area, plot, width, height, left, bottom, top = 10, right = 12) {
+    const svg = add(area, "svg", { viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img" });
+    svg.setAttribute("aria-label", `${plot.title}. ${plot.y || ""} by ${plot.x || "group"}. ` +
+      "Arrow keys read the values.");
+    return { svg, x0: left, x1: width - right, y0: height - bottom, y1: top, width, height };
+  }
+
+  function yAxis(box, plot, low, high, at) {
+    const { at: values, step } = ticks(low, high, Math.max(3, Math.round((box.y0 - box.y1) / 38)));
+    for (const value of values) {
+      const y = at(value);
+      add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: y, y2: y, class: value === 0 ? "zero" : "grid" });
+      add(box.svg, "text", { x: box.x0 - 7, y: y + 4, "text-anchor": "end" }, tickText(value, step, plot.percent));
+    }
+    add(box.svg, "text", { x: -(box.y0 + box.y1) / 2, y: 13, transform: "rotate(-90)", class: "label",
+      "text-anchor": "middle" }, plot.y);
+  }
+
+  function leftFor(low, high, height, percent) {
+    const { at, step } = ticks(low, high, Math.max(3, Math.round(height / 38)));
+    return 30 + 7 * most(at.map((value) => tickText(value, step, percent).length));
+  }
+
+  function nothing(box) {
+    add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: (box.y0 + box.y1) / 2, class: "empty",
+      "text-anchor": "middle" }, "All are switched off.");
+    return { count: 0 };
+  }
+
+  const group = (svg, series) => add(svg, "g", {
+    class: `series s${series.slot}${series.paper ? " paper" : ""}`, "data-name": series.name });
+
+  function plane(area, plot, series, width) {
+    const points = plot.kind === "points";
+    const height = Math.round(Math.min(360, Math.max(240, width * (points ? 0.72 : 0.6))));
+    const ys = [], xs = [];
+    for (const each of series) each.y.forEach((y, i) => {
+      if (!known(y) || !known(each.x[i])) return;
+      const e = each.error && known(each.error[i]) ? each.error[i] : 0;
+      ys.push(y - e, y + e); xs.push(each.x[i]);
+    });
+    const [low, high] = padded([least(ys), most(ys)], false, plot.percent);
+    const places = [...new Set(xs)].sort((a, b) => a - b);
+    // Doubling sizes, such as 1000, 2000, 4000, have equal steps on a logarithmic axis.
+    const ratios = places.slice(1).map((x, i) => x / places[i]);
+    const log = !points && places.length > 2 && places[0] > 0 && ratios.every((r) => Math.abs(r - ratios[0]) < 0.01 * r) && ratios[0] > 1.4;
+    const few = !points && places.length <= 8;
+    const left = leftFor(low, high, height - 50, plot.percent);
+    const box = sheet(area, plot, width, height, left, 46);
+    add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: height - 6, class: "label", "text-anchor": "middle" }, plot.x);
+    if (!xs.length) return nothing(box);
+    let [a, b] = [places[0], places[places.length - 1]];
+    if (a === b) [a, b] = [a - 1, b + 1];
+    else if (points) [a, b] = padded([a, b]);
+    const X = scale(a, b, box.x0 + (points ? 0 : 8), box.x1 - (points ? 0 : 8), log);
+    const Y = scale(low, high, box.y0, box.y1);
+    yAxis(box, plot, low, high, Y);
+    const marks = few ? { at: places, step: Math.min(1, ...places.slice(1).map((x, i) => x - places[i])) }
+      : ticks(a, b, Math.max(3, Math.round((box.x1 - box.x0) / 80)));
+    let edge = -Infinity;
+    for (const value of marks.at) {
+      const text = few ? show(value) : tickText(value, marks.step);
+      const half = text.length * 3.4;
+      if (X(value) - half < edge + 4) continue;
+      edge = X(value) + half;
+      add(box.svg, "line", { x1: X(value), x2: X(value), y1: box.y0, y2: box.y0 + 4, class: "axis" });
+      add(box.svg, "text", { x: X(value), y: box.y0 + 18, "text-anchor": "middle" }, text);
+    }
+    add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: box.y0, y2: box.y0, class: "axis" });
+    // What stands out most comes last, on top.
+    for (const each of series) {
+      const at = each.x.map((x, i) => [X(x), Y(each.y[i]), each.error ? each.error[i] : null, each.y[i], x])
+        .filter((p) => known(p[0]) && known(p[1]) && known(p[3]) && known(p[4]));
+      const g = group(box.svg, each);
+      if (points) {
+        for (const [x, y] of at) add(g, "path", { d: shape(each.slot, 2.6), transform: `translate(${x},${y})`, class: "dot" });
+        continue;
+      }
+      at.sort((p, q) => p[0] - q[0]);
+      const path = (list) => list.map((p) => `${p[0].toFixed(1)},${p[1].toFixed(1)}`).join("L");
+      if (each.error && at.length > 1) {
+        const up = at.map((p) => [p[0], Y(p[3] + (p[2] || 0))]);
+        const down = at.map((p) => [p[0], Y(p[3] - (p[2] || 0))]).reverse();
+        add(g, "path", { d: `M${path([...up, ...down])}z`, class: "band" });
+      }
+      if (at.length > 1) add(g, "path", { d: `M${path(at)}`, class: "line" });
+      const skip = Math.ceil(at.length / 10);
+      at.forEach((p, i) => {
+        if ((i + each.slot) % skip) return;
+        if (at.length === 1 && known(p[2]) && p[2] > 0)
+          add(g, "path", { d: `M${p[0]},${Y(p[3] - p[2])}V${Y(p[3] + p[2])}`, class: "whisker" });
+        add(g, "path", { d: shape(each.slot, 3.4), transform: `translate(${p[0]},${p[1]})`, class: "mark" });
+      });
+    }
+    return points ? readPoints(box, plot, series, X, Y) : readCurves(box, plot, series, X, Y, places);
+  }
+
+  function readCurves(box, plot, series, X, Y, places) {
+    const at = (index) => {
+      const x = places[index];
+      const rows = [];
+      for (const each of series) {
+        let nearest = -1;
+        each.x.forEach((value, i) => {
+          if (known(each.y[i]) && (nearest < 0 || Math.abs(value - x) < Math.abs(each.x[nearest] - x))) nearest = i;
+        });
+        if (nearest < 0 || Math.abs(X(each.x[nearest]) - X(x)) > 6) continue;
+        rows.push({ slot: each.slot, name: each.label, value: each.y[nearest],
+          text: both(each.y[nearest], each.error && each.error[nearest], plot.percent) });
+      }
+      rows.sort((p, q) => q.value - p.value);
+      return { head: `${plot.x} ${show(x)}`, rows, x: X(x), y: rows.length ? Y(rows[0].value) : box.y1,
+        mark: `M${X(x)},${box.y0}V${box.y1}` };
+    };
+    const find = (px) => nearestIndex(places.map((x) => Math.abs(X(x) - px)));
+    return { count: places.length, at, find };
+  }
+
+  function nearestIndex(distances) {
+    let best = -1;
+    distances.forEach((d, i) => { if (best < 0 || d < distances[best]) best = i; });
+    return best;
+  }
+
+  function readPoints(box, plot, series, X, Y) {
+    const all = [];
+    for (const each of series) each.x.forEach((x, i) => {
+      if (known(x) && known(each.y[i])) all.push([x, each.y[i], each]);
+    });
+    all.sort((p, q) => p[0] - q[0]);
+    const at = (index) => {
+      const [x, y, each] = all[index];
+      return { head: each.label, x: X(x), y: Y(y), mark: `M${X(x) - 6},${Y(y)}${SHAPES[0](6).slice(SHAPES[0](6).indexOf("a"))}`,
+        rows: [{ name: plot.x, text: show(x) }, { name: plot.y, text: show(y) }] };
+    };
+    const find = (px, py) => {
+      const index = nearestIndex(all.map((p) => Math.hypot(X(p[0]) - px, Y(p[1]) - py)));
+      return index >= 0 && Math.hypot(X(all[index][0]) - px, Y(all[index][1]) - py) < 40 ? index : -1;
+    };
+    return { count: all.length, at, find };
+  }
+
+  function bars(area, plot, series, room) {
+    const groups = plot.labels.length;
+    const ends = [];
+    for (const each of series) each.y.forEach((y, i) => {
+      if (known(y)) ends.push(y + (known(each.error[i]) ? each.error[i] : 0), y - (known(each.error[i]) ? each.error[i] : 0), y);
+    });
+    const [low, high] = padded([least(ends), most(ends)], true);
+    const left = leftFor(low, high, 230, plot.percent);
+    const width = Math.max(room, left + 12 + groups * (series.length * 7 + 14));
+    const slotWidth = (width - left - 12) / groups;
+    const long = most(plot.labels.map((label) => label.length)) * 6.6 > slotWidth - 4;
+    const bottom = long ? Math.min(110, 24 + 4.4 * most(plot.labels.map((label) => label.length))) : 30;
+    const height = Math.round(Math.min(340, Math.max(230, room * 0.55))) + (long ? bottom - 30 : 0);
+    const box = sheet(area, plot, width, height, left, bottom);
+    if (width > room) box.svg.style.width = `${width}px`;
+    if (!ends.length) return nothing(box);
+    const Y = scale(low, high, box.y0, box.y1);
+    yAxis(box, plot, low, high, Y);
+    add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: Y(0), y2: Y(0), class: "zero" });
+    const thick = Math.min(34, (slotWidth * 0.84) / series.length);
+    const start = (i) => box.x0 + i * slotWidth + (slotWidth - thick * series.length) / 2;
+    plot.labels.forEach((label, i) => {
+      const x = box.x0 + (i + 0.5) * slotWidth;
+      const short = label.length > 26 ? `${label.slice(0, 25)}…` : label;
+      const text = add(box.svg, "text", { x, y: box.y0 + 18, "text-anchor": long ? "end" : "middle" }, short);
+      if (long) text.setAttribute("transform", `rotate(-32 ${x} ${box.y0 + 14})`);
+    });
+    series.forEach((each, k) => {
+      const g = group(box.svg, each);
+      each.y.forEach((y, i) => {
+        if (!known(y)) return;
+        const x = start(i) + k * thick;
+        add(g, "rect", { x: x + 0.5, width: Math.max(1, thick - 1), y: Math.min(Y(y), Y(0)),
+          height: Math.max(0.5, Math.abs(Y(y) - Y(0))), class: "bar", rx: Math.min(2, thick / 4) });
+        if (known(each.error[i]) && each.error[i] > 0)
+          add(g, "path", { d: `M${x + thick / 2},${Y(y - each.error[i])}V${Y(y + each.error[i])}`, class: "whisker" });
+      });
+    });
+    return {
+      count: groups,
+      at: (i) => ({ head: plot.labels[i], x: box.x0 + (i + 0.5) * slotWidth, y: box.y1 + 20,
+        mark: `M${box.x0 + i * slotWidth + 1},${box.y1}h${slotWidth - 2}V${box.y0}h${2 - slotWidth}z`,
+        rows: series.filter((each) => known(each.y[i])).map((each) => ({ slot: each.slot, name: each.label,
+          text: both(each.y[i], each.error[i], plot.percent) })) }),
+      find: (px) => Math.max(0, Math.min(groups - 1, Math.floor((px - box.x0) / slotWidth))),
+    };
+  }
+
+  function mixed(colours, share) {
+    const place = Math.max(0, Math.min(1, share)) * (colours.length - 1);
+    const k = Math.min(colours.length - 2, Math.floor(place));
+    const part = (c, i) => parseInt(c.slice(1 + 2 * i, 3 + 2 * i), 16);
+    return [0, 1, 2].map((i) => Math.round(part(colours[k], i) + (place - k) * (part(colours[k + 1], i) - part(colours[k], i))));
+  }
+
+  function image(values, colour) {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [values[0].length, values.length];
+    const context = canvas.getContext("2d");
+    const pixels = context.createImageData(canvas.width, canvas.height);
+    values.flat().forEach((value, i) => pixels.data.set(known(value) ? [...colour(value), 255] : [128, 128, 128, 60], 4 * i));
+    context.putImageData(pixels, 0, 0);
+    return canvas.toDataURL();
+  }
+
+  function heat(area, plot, width) {
+    const rows = plot.values.length, columns = rows ? plot.values[0].length : 0;
+    const names = plot.rows.length === rows ? plot.rows : plot.values.map((_, i) => String(i));
+    const heads = plot.columns.length === columns ? plot.columns : [];
+    const longest = most(names.map((name) => Math.min(14, name.length)));
+    const left = 26 + 6.8 * longest;
+    const inner = width - left - 12;
+    const size = Math.max(4, Math.min(rows <= 16 ? 30 : 16, Math.max(340 / rows, rows <= 16 ? 22 : 0)));
+    const tall = heads.length && most(heads.map((head) => head.length)) * 6.8 > inner / columns - 2;
+    const bottom = 86 + (tall && columns <= 40 ? Math.min(60, 4 * most(heads.map((head) => head.length))) : 0);
+    const box = sheet(area, plot, width, Math.round(rows * size) + bottom + 8, left, bottom, 8);
+    if (!rows || !columns) return nothing(box);
+    const flat = plot.values.flat().filter(known);
+    const low = known(plot.low) ? plot.low : least(flat), high = known(plot.high) ? plot.high : most(flat);
+    const colours = low < 0 && high > 0 ? DIVERGING : VIRIDIS;
+    const edge = Math.max(-low, high);
+    const share = (v) => (colours === DIVERGING ? (v + edge) / (2 * edge) : (v - low) / (high - low || 1));
+    const colour = (v) => mixed(colours, share(v));
+    const [w, h] = [(box.x1 - box.x0) / columns, (box.y0 - box.y1) / rows];
+    const picture = (href, x, y, wide, high) => add(box.svg, "image", { href, x, y, width: wide, height: high,
+      preserveAspectRatio: "none", style: "image-rendering: pixelated", class: "cells" });
+    picture(image(plot.values, colour), box.x0, box.y1, box.x1 - box.x0, box.y0 - box.y1);
+    const every = Math.ceil(14 / h);
+    names.forEach((name, i) => {
+      if (i % every) return;
+      add(box.svg, "text", { x: box.x0 - 6, y: box.y1 + (i + 0.5) * h + 4, "text-anchor": "end" },
+        name.length > 14 ? `${name.slice(0, 13)}…` : name);
+    });
+    if (heads.length) {
+      const step = Math.ceil((tall ? 15 : 7 * most(heads.map((head) => head.length))) / w);
+      heads.forEach((head, i) => {
+        if (i % step) return;
+        const x = box.x0 + (i + 0.5) * w;
+        const text = add(box.svg, "text", { x, y: box.y0 + 16, "text-anchor": tall ? "end" : "middle" },
+          head.length > 16 ? `${head.slice(0, 15)}…` : head);
+        if (tall) text.setAttribute("transform", `rotate(-40 ${x} ${box.y0 + 12})`);
+      });
+    } else {
+      const marks = ticks(0, columns - 1, Math.max(2, Math.round(inner / 70)));
+      for (const value of marks.at.filter(Number.isInteger))
+        add(box.svg, "text", { x: box.x0 + (value + 0.5) * w, y: box.y0 + 16, "text-anchor": "middle" }, String(value));
+    }
+    if (w >= 34 && h >= 18 && rows * columns <= 240) plot.values.forEach((line, r) => line.forEach((value, c) => {
+      if (!known(value)) return;
+      const [red, green, blue] = colour(value);
+      add(box.svg, "text", { x: box.x0 + (c + 0.5) * w, y: box.y1 + (r + 0.5) * h + 4, "text-anchor": "middle", class: "cell-text",
+        style: `fill: ${0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#111" : "#fff"}` }, value.toFixed(2));
+    }));
+    const under = box.height - 40;
+    add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: under - 12, class: "label", "text-anchor": "middle" }, plot.x);
+    add(box.svg, "text", { x: -(box.y0 + box.y1) / 2, y: 13, transform: "rotate(-90)", class: "label", "text-anchor": "middle" }, plot.y);
+    const from = colours === DIVERGING ? -edge : low, to = colours === DIVERGING ? edge : high;
+    const wide = Math.min(220, inner * 0.6), x = (box.x0 + box.x1 - wide) / 2;
+    picture(image([Array.from({ length: 128 }, (_, i) => from + ((to - from) * i) / 127)], colour), x, under + 4, wide, 10);
+    [[from, 0, "start"], [(from + to) / 2, 0.5, "middle"], [to, 1, "end"]].forEach(([value, place, anchor]) =>
+      add(box.svg, "text", { x: x + place * wide, y: under + 29, "text-anchor": anchor }, String(Number(value.toPrecision(3)))));
+    return {
+      count: rows * columns, columns,
+      at: (i) => {
+        const r = Math.floor(i / columns), c = i % columns;
+        return { head: `${names[r]}, ${heads[c] || `${plot.x} ${c}`}`, x: box.x0 + (c + 0.5) * w, y: box.y1 + (r + 0.5) * h,
+          mark: `M${box.x0 + c * w},${box.y1 + r * h}h${w}v${h}h${-w}z`, rows: [{ name: "value", text: show(plot.values[r][c]) }] };
+      },
+      find: (px, py) => {
+        const c = Math.floor((px - box.x0) / w), r = Math.floor((py - box.y1) / h);
+        return c >= 0 && c < columns && r >= 0 && r < rows ? r * columns + c : -1;
+      },
+    };
+  }
+
+  function draw(area, plot, shown) {
+    area.replaceChildren();
+    const width = Math.max(260, Math.round(area.clientWidth));
+    const series = (plot.series || []).filter(shown);
+    const reader = plot.kind === "heat" ? heat(area, plot, width)
+      : plot.kind === "bars" ? bars(area, plot, series, width) : plane(area, plot, series, width);
+    const svg = area.firstElementChild;
+    const cursor = add(svg, "path", { class: "cursor", d: "" });
+    return { ...reader, svg, cursor };
+  }
+
+  // The sample of a line and its marker in a switch.
+  function sample(parent, slot, paper) {
+    const svg = add(parent, "svg", { viewBox: "0 0 26 14", "aria-hidden": "true" });
+    const g = add(svg, "g", { class: paper ? "paper" : "" });
+    add(g, "path", { d: "M1,7H25", class: "line" });
+    add(g, "path", { d: shape(slot, 3.6), transform: "translate(13,7)", class: "mark" });
+    return svg;
+  }
+
+  // The figures behind a plot: rows of text, the first one with headings.
+  function figures(plot) {
+    if (plot.kind === "heat") {
+      const heads = plot.columns.length ? plot.columns : plot.values[0].map((_, i) => String(i));
+      return [[plot.y, ...heads], ...plot.values.map((line, i) => [plot.rows[i] ?? String(i), ...line.map((v) => show(v))])];
+    }
+    if (plot.kind === "bars")
+      return [["", ...plot.labels], ...plot.series.map((each) => [each.label,
+        ...each.y.map((y, i) => both(y, each.error[i], plot.percent))])];
+    if (plot.kind === "points")
+      return [["", plot.x, plot.y], ...plot.series.flatMap((each) => each.x.map((x, i) => [each.label, show(x), show(each.y[i])]))];
+    const places = [...new Set(plot.series.flatMap((each) => each.x))].sort((a, b) => a - b);
+    return [[plot.x, ...plot.series.map((each) => each.label)], ...places.map((x) => [show(x), ...plot.series.map((each) => {
+      const i = each.x.indexOf(x);
+      return i < 0 ? "" : both(each.y[i], each.error && each.error[i], plot.percent);
+    })])];
+  }
+
+  return { draw, sample, figures };
+})();
