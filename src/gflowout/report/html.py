@@ -222,7 +222,8 @@ def _part(part: Part, slots: Mapping[str, int], drawn: dict[str, Any]) -> str:
             made.append(switches)
             switches = ""
             figures = "".join(_plot(block, slots, drawn, part) for block in row)
-            made.append(f'<div class="plots{" one" if len(row) == 1 else ""}">{figures}</div>')
+            kind = " one" if len(row) == 1 else " three" if len(row) % 3 == 0 else ""
+            made.append(f'<div class="plots{kind}">{figures}</div>')
         else:
             made += [_block(block) for block in row]
     extent = _extent(part)
@@ -264,7 +265,8 @@ def _plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], part: P
     return (
         f'<figure class="plot"><figcaption>{escape(block.title)}</figcaption>'
         f'<div class="area" data-plot="{name}"><noscript>Plots need JavaScript.</noscript></div>'
-        f'{caption}<details data-figures="{name}"><summary>The figures as a table</summary></details></figure>'
+        f'{caption}<details data-figures="{name}"><summary>The figures as a table</summary>'
+        "</details></figure>"
     )
 
 

@@ -293,7 +293,7 @@ const Plots = (() => {
     const names = plot.rows.length === rows ? plot.rows : plot.values.map((_, i) => String(i));
     const heads = plot.columns.length === columns ? plot.columns : [];
     const longest = most(names.map((name) => Math.min(14, name.length)));
-    const left = 26 + 6.8 * longest;
+    const left = 30 + 7 * longest;
     const inner = width - left - 12;
     const size = Math.max(4, Math.min(rows <= 16 ? 30 : 16, Math.max(340 / rows, rows <= 16 ? 22 : 0)));
     const tall = heads.length && most(heads.map((head) => head.length)) * 6.8 > inner / columns - 2;
