@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gflowout import checks, metrics
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.images import IMAGE_SETS, load_images
+from gflowout.ensemble import Ensemble
 from gflowout.model import MaskedModel
 from gflowout.pipeline import inputs, scores
 from gflowout.pipeline.config import ConfigError, is_file
@@ -26,7 +27,7 @@ Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...
 
 
 def evaluate(
-    model: MaskedModel,
+    model: MaskedModel | Ensemble,
     problem: Problem,
     part: Part,
     *,
@@ -42,7 +43,7 @@ def evaluate(
     """Score a model.
 
     Args:
-        model: The model.
+        model: The model, or an ensemble.
         problem: What it takes and gives.
         part: Labelled examples.
         name: What these are called on a progress bar.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gflowout import metrics
+from gflowout.ensemble import Ensemble
 from gflowout.model import MaskedModel
 from gflowout.pipeline.preprocess import Target
 from gflowout.predictive import Predictive
@@ -23,12 +24,16 @@ Answers = dict[str, Tensor]
 
 
 def answer(
-    model: MaskedModel, target: Target, x: Tensor, samples: int, generator: torch.Generator
+    model: MaskedModel | Ensemble,
+    target: Target,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
 ) -> tuple[Answers, Predictive]:
     """Predict a batch.
 
     Args:
-        model: The model.
+        model: The model, or an ensemble.
         target: What it predicts.
         x: Inputs as the network takes them.
         samples: Draws of masks.
@@ -54,7 +59,7 @@ def answer(
     if target.likelihood == "binary":
         probabilities = torch.stack([1 - probabilities, probabilities], -1)
     disagreement = pred.mutual_information()
-    if model.method.deterministic:  # nothing but rounding
+    if isinstance(model, MaskedModel) and model.method.deterministic:  # nothing but rounding
         disagreement = torch.zeros_like(disagreement)
     return {
         "probabilities": probabilities,
@@ -66,7 +71,7 @@ def answer(
 
 
 def collect(
-    model: MaskedModel,
+    model: MaskedModel | Ensemble,
     target: Target,
     batches: Iterable[tuple[Tensor, ...]],
     samples: int,
@@ -76,7 +81,7 @@ def collect(
     """Predict all batches; with labels, also their ``log_prob``.
 
     Args:
-        model: The model.
+        model: The model, or an ensemble.
         target: What it predicts.
         batches: Inputs, or inputs and labels.
         samples: Draws of masks.
