@@ -11,14 +11,15 @@ from collections.abc import Iterable
 from gflowout.experiments.arms import ARMS
 
 LIGHT = (
-    *("#767d85", "#dd9500", "#55aee6", "#0b8a63", "#d36ba6", "#d1470a", "#1f4fae", "#8f8a1c"),
-    *("#16191d", "#7a3fae", "#7d1d45", "#5d3a12", "#16848f", "#b59bd6", "#b7b18a", "#3f5a2a"),
+    *("#8a8087", "#c89700", "#4899e4", "#008148", "#f14ebf", "#de3210", "#383fcc", "#5d4343"),
+    *("#220c35", "#7a3fae", "#7d1d45", "#8f8a1c", "#16848f", "#b59bd6", "#b7b18a", "#3f5a2a"),
 )
-"""By slot. Okabe and Ito's colours, made darker where they vanish on white, and more."""
+"""By slot. The first nine began as Okabe and Ito's, and were moved apart until all kinds of eyes can
+tell every pair (a test says how far); more than these on one page come too near each other."""
 
 DARK = (
-    *("#9aa3ac", "#ffb52e", "#7cc8f7", "#22b586", "#f09ac9", "#ff6d33", "#6f93f5", "#c9c24a"),
-    *("#f4f6f8", "#b98ae8", "#d0608f", "#b98a55", "#3fb6c2", "#d6c6ef", "#e0dcc0", "#8fb073"),
+    *("#a59ea9", "#ffa110", "#74dafd", "#129d68", "#ffb8b9", "#ff5917", "#51a6ff", "#925f31"),
+    *("#fef9e7", "#b98ae8", "#d0608f", "#c9c24a", "#3fb6c2", "#d6c6ef", "#e0dcc0", "#8fb073"),
 )
 
 _ORDER = (

@@ -23,6 +23,7 @@ _SIGNS = {
     "_": r"\_",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "[": "{[}",  # or it would be an option of the line break before it
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

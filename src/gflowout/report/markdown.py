@@ -40,11 +40,11 @@ def table(content: Table) -> str:
         >>> print(table(Table("", "method", [Column("NLL", "low", 2)], [
         ...     Row("mc", [Cell(0.5, 0.1, 3)]), Row("none", [Cell(0.25, 0.1, 3)]),
         ...     Row("mc", [Cell(0.3)], "paper")])))
-        | method      | NLL ↓           |
+        | method      |           NLL ↓ |
         |-------------|----------------:|
-        | mc          | 0.50 ± 0.10     |
+        | mc          |     0.50 ± 0.10 |
         | none        | **0.25 ± 0.10** |
-        | mc, *paper* | 0.30            |
+        | mc, *paper* |            0.30 |
     """
     marked = tables.best(content)
     rows = [[_escape(content.head), *(_head(column) for column in content.columns)]]
@@ -115,7 +115,7 @@ def _facts(report: Report) -> list[str]:
         ("Versions", versions),
         ("Code", "; ".join(facts.commits)),
         ("Machine", "; ".join(facts.machines)),
-        ("Left out", f"{facts.failed} runs that failed" if facts.failed else ""),
+        ("Failed and left out", f"{facts.failed} of the runs" if facts.failed else ""),
     ]
     told = "\n".join(f"- {name}: {_escape(text)}" for name, text in lines if text)
     made = ["## How it was made", told] if told else []
@@ -143,7 +143,7 @@ def _cells(
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "| " + " | ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)) + " |"
+        "| " + " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) + " |"
         for row in rows
     ]
     rule = [
