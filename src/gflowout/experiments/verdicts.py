@@ -1,0 +1,231 @@
+"""What becomes of a claim, by rules that are stated; and sentences over many comparisons.
+
+Used by the studies that hold a margin of the paper against paired figures of their own. Knows
+records by their fields only, and nothing of what the metrics mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gflowout.experiments.compare import Comparison, by_seed, holm, paired
+from gflowout.experiments.summary import mean_error
+from gflowout.report.content import Better, Cell, Verdict
+
+NONE = "-"
+"""In a table, where there is no figure."""
+LEAST_SEEDS = 3
+"""With fewer no claim is judged."""
+
+SUPERIOR = (
+    "A claim that one method beats another is reproduced if it is better in every metric, paired "
+    "by seed, after Holm's correction; not reproduced if in one metric the 95 % interval of the "
+    "difference lies below the paper's margin; else the intervals are too wide to tell, and it is "
+    "not testable here."
+)
+MATCHES = (
+    "A claim that one method is at least as good is reproduced if the 95 % interval of the "
+    "difference, paired by seed, is above -{slack}; not reproduced if it is below 0; else it is "
+    "not testable here."
+)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A difference that the paper reports.
+
+    Attributes:
+        metric: Name of ours.
+        title: In sentences.
+        margin: The paper's figure of the one method minus that of the other.
+        better: Whether high or low figures are good.
+    """
+
+    metric: str
+    title: str
+    margin: float
+    better: Better = "high"
+
+
+def cell(values: Sequence[float]) -> Cell:
+    """Mean and standard error over runs, as a table has it.
+
+    Examples:
+        >>> cell([1.0, 3.0])
+        Cell(mean=2.0, error=1.0, runs=2, text='')
+        >>> cell([])
+        Cell(mean=None, error=None, runs=0, text='-')
+    """
+    if not values:
+        return Cell(text=NONE)
+    mean, error = mean_error(list(values))
+    if math.isnan(mean):
+        return Cell(text=NONE)
+    return Cell(mean, None if math.isnan(error) else error, len(values))
+
+
+def differences(
+    records: Sequence[Mapping[str, Any]],
+    data: str,
+    ours: str,
+    other: str,
+    margins: Sequence[Margin],
+) -> dict[str, Comparison]:
+    """Comparisons by metric of two arms, corrected for their number.
+
+    Args:
+        records: Of runs that are done.
+        data: ``Run.data``.
+        ours: Label of one arm.
+        other: Label of the other.
+        margins: What is compared.
+    """
+    found = {}
+    for each in margins:
+        mine = by_seed(records, data, ours, each.metric)
+        theirs = by_seed(records, data, other, each.metric)
+        common = [seed for seed in mine if seed in theirs]
+        found[each.metric] = paired(
+            [mine[seed] for seed in common], [theirs[seed] for seed in common], each.better
+        )
+    return holm(found)
+
+
+def superior(
+    found: Mapping[str, Comparison], margins: Sequence[Margin], *, scale: float = 1.0
+) -> tuple[Verdict, str]:
+    """Whether a claim that ours is better by the paper's margins holds; see :data:`SUPERIOR`.
+
+    Args:
+        found: From :func:`differences`.
+        margins: Of the paper.
+        scale: Of figures in the sentence: 100 shows points of a percentage.
+
+    Returns:
+        The verdict, and why.
+
+    Examples:
+        >>> margins = [Margin("f1", "macro F1", 0.05)]
+        >>> far = paired([0.60, 0.61, 0.62], [0.50, 0.52, 0.51], "high")
+        >>> superior({"f1": far}, margins)[0]
+        'reproduced'
+        >>> level = paired([0.50, 0.51, 0.50], [0.51, 0.50, 0.50], "high")
+        >>> superior({"f1": level}, margins)[0]
+        'not reproduced'
+        >>> noisy = paired([0.50, 0.70, 0.40], [0.51, 0.50, 0.50], "high")
+        >>> superior({"f1": noisy}, margins)[0]
+        'not testable here'
+    """
+    barred = _barred(found)
+    if barred:
+        return "not testable here", barred
+    lines = [_line(found[each.metric], each, scale) for each in margins]
+    why = "; ".join(lines) + f" ({_seeds(found)} paired seeds)."
+    if all(found[each.metric].firm == "better" for each in margins):
+        return "reproduced", f"Better in all of them. {why}"
+    if any(_left_out(found[each.metric], each) for each in margins):
+        return "not reproduced", why
+    return "not testable here", f"The intervals are too wide to tell. {why}"
+
+
+def matches(comparison: Comparison, each: Margin, slack: float, *, scale: float = 1.0) -> tuple[
+    Verdict, str
+]:  # fmt: skip
+    """Whether a claim that ours is at least as good holds; see :data:`MATCHES`.
+
+    Args:
+        comparison: Of ours with another.
+        each: The paper's difference.
+        slack: What is still as good.
+        scale: As in :func:`superior`.
+
+    Examples:
+        >>> close = paired([0.50, 0.51, 0.50], [0.50, 0.50, 0.50], "high")
+        >>> matches(close, Margin("all", "accuracy", 0.0), 0.02)[0]
+        'reproduced'
+    """
+    barred = _barred({each.metric: comparison})
+    if barred:
+        return "not testable here", barred
+    sign = 1.0 if each.better == "high" else -1.0
+    low, high = sorted((sign * comparison.low, sign * comparison.high))
+    why = f"{_line(comparison, each, scale)} ({comparison.seeds} paired seeds)."
+    if low > -slack:
+        return "reproduced", why
+    if high < 0:
+        return "not reproduced", why
+    return "not testable here", f"The interval is too wide to tell. {why}"
+
+
+def overview(
+    found: Mapping[str, Comparison], titles: Mapping[str, str], ours: str, metric: str
+) -> str:
+    """One sentence over all comparisons of an arm.
+
+    Args:
+        found: By label of the other arm, from :func:`~gflowout.experiments.compare.compare_all`.
+        titles: Of the labels.
+        ours: Title of our arm.
+        metric: What was measured.
+
+    Examples:
+        >>> found = holm({"mc": paired([5, 6, 7.5], [1, 2, 3], "high")})
+        >>> overview(found, {"mc": "MC dropout"}, "GFlowOut", "accuracy")
+        'In accuracy GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).'
+    """
+    names: dict[str, list[str]] = {}
+    for label, each in found.items():
+        names.setdefault(each.firm, []).append(titles.get(label, label))
+    parts = [
+        f"{words} {_listed(names[verdict])}"
+        for verdict, words in (
+            ("better", "better than"),
+            ("worse", "worse than"),
+            ("no difference seen", "not told apart from"),
+        )
+        if verdict in names
+    ]
+    if not parts:
+        return f"In {metric} {ours} cannot be compared yet: too few seeds are done."
+    return f"In {metric} {ours} is {', '.join(parts)} ({_seeds(found)} paired seeds, 95 %, Holm)."
+
+
+def _barred(found: Mapping[str, Comparison]) -> str:
+    """Why nothing can be judged, if so."""
+    if not found:
+        return "No figures."
+    for each in found.values():
+        if each.verdict == "not comparable":
+            return f"Cannot be compared: {each.why}."
+    least = min(each.seeds for each in found.values())
+    if least < LEAST_SEEDS:
+        return f"Only {least} paired seeds, {LEAST_SEEDS} are the least."
+    return ""
+
+
+def _left_out(comparison: Comparison, each: Margin) -> bool:
+    """Whether the interval says that ours is behind what the paper reports."""
+    if each.better == "high":
+        return comparison.high < each.margin
+    return comparison.low > each.margin
+
+
+def _line(comparison: Comparison, each: Margin, scale: float) -> str:
+    digits = 3 if scale == 1 else 2
+    low, mean, high, margin = (
+        f"{scale * value:+.{digits}f}"
+        for value in (comparison.low, comparison.difference, comparison.high, each.margin)
+    )
+    return f"{each.title} {mean} ({low} to {high}; paper {margin})"
+
+
+def _seeds(found: Mapping[str, Comparison]) -> str:
+    counts = sorted({each.seeds for each in found.values()})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
