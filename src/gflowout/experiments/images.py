@@ -58,7 +58,7 @@ def tuning(preset: str, data: Iterable[str]) -> list[Run]:
             for tuned in trials(arm, *grid(preset, name)):
                 options = {
                     **base(preset, name, arm), **of_trial(preset, name),
-                    "samples": SAMPLES[preset], "tuned": tuned,
+                    "data.seed": 0, "samples": SAMPLES[preset], "tuned": tuned,
                 }  # fmt: skip
                 runs.append(Run(TUNING, arm.label, name, 0, options))
     return runs
@@ -93,6 +93,8 @@ def runs(
             {
                 **base(preset, name, arm),
                 **options[name],
+                # Members of an ensemble share data and label noise with the single networks.
+                "data.seed": seed,
                 "samples": SAMPLES[preset],
                 "tuned": chosen.get((name, arm.label), {}),
             },

@@ -29,7 +29,7 @@ _NETWORKS: dict[str, dict[str, Options]] = {
         },
     },
     "cpu": {
-        "mnist": {"data.batch_size": 200, "fit.epochs": 10, "fit.schedule": "cosine"},
+        "mnist": {"data.batch_size": 200, "fit.epochs": 8, "fit.schedule": "cosine"},
         "cifar": {
             "data.limit": 9000, "data.batch_size": 50, "backbone.width": 8, "fit.epochs": 4,
             "fit.schedule": "cosine", "fit.valid_samples": 3,
@@ -52,7 +52,7 @@ _NETWORKS: dict[str, dict[str, Options]] = {
 _TRIALS: dict[str, dict[str, Options]] = {
     "smoke": {"mnist": {}, "cifar": {}},
     "cpu": {
-        "mnist": {"data.limit": 6000, "fit.epochs": 10},
+        "mnist": {"data.limit": 6000},
         "cifar": {"data.limit": 2400, "fit.epochs": 3},
     },
     "paper": {"mnist": {}, "cifar": {"fit.epochs": 60, "fit.patience": 20}},

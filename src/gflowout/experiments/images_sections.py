@@ -72,9 +72,9 @@ def corrupted(what: str, shift: str | None = None) -> Measure:
 
 def cell(values: Values) -> Cell:
     """Mean, standard error and number of a figure over seeds."""
-    if not values:
+    mean, error = mean_error(list(values.values())) if values else (math.nan, math.nan)
+    if math.isnan(mean):
         return Cell(text=_NONE)
-    mean, error = mean_error(list(values.values()))
     return Cell(mean, None if math.isnan(error) else error, len(values))
 
 

@@ -38,8 +38,8 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 """Accuracy on clean and rotated images, Table 1 of the paper."""
 
 _SIX = (
-    "GFlowOut outperforms or matches the baselines in five of six experiments with corrupted images "
-    "(Figure 2, top)."
+    "GFlowOut outperforms or matches the baselines in five of six experiments with corrupted "
+    "images (Figure 2, top)."
 )
 _ROTATED = say.metric("rotated/accuracy")
 _CLEAN = say.metric("clean/accuracy")
