@@ -14,7 +14,7 @@ LIGHT = (
     *("#8a8087", "#c89700", "#4899e4", "#008148", "#f14ebf", "#de3210", "#383fcc", "#5d4343"),
     *("#220c35", "#7a3fae", "#7d1d45", "#8f8a1c", "#16848f", "#b59bd6", "#b7b18a", "#3f5a2a"),
 )
-"""By slot. The first nine began as Okabe and Ito's, and were moved apart until all kinds of eyes can
+"""By slot. The first nine began as those of Okabe and Ito, and were moved apart until all eyes can
 tell every pair (a test says how far); more than these on one page come too near each other."""
 
 DARK = (

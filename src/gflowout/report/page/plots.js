@@ -104,11 +104,13 @@ const Plots = (() => {
     return 30 + 7 * most(at.map((value) => tickText(value, step, percent).length));
   }
 
-  function nothing(box) {
+  function nothing(box, why) {
     add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: (box.y0 + box.y1) / 2, class: "empty",
-      "text-anchor": "middle" }, "All are switched off.");
+      "text-anchor": "middle" }, why);
     return { count: 0 };
   }
+
+  const empty = (plot) => (plot.series.some((each) => each.y.some(known)) ? "All are switched off." : "No figures yet.");
 
   const group = (svg, series) => add(svg, "g", {
     class: `series s${series.slot}${series.paper ? " paper" : ""}`, "data-name": series.name });
@@ -131,7 +133,7 @@ const Plots = (() => {
     const left = leftFor(low, high, height - 50, plot.percent);
     const box = sheet(area, plot, width, height, left, 46);
     add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: height - 6, class: "label", "text-anchor": "middle" }, plot.x);
-    if (!xs.length) return nothing(box);
+    if (!xs.length) return nothing(box, empty(plot));
     let [a, b] = [places[0], places[places.length - 1]];
     if (a === b) [a, b] = [a - 1, b + 1];
     else if (points) [a, b] = padded([a, b]);
@@ -238,7 +240,7 @@ const Plots = (() => {
     const height = Math.round(Math.min(340, Math.max(230, room * 0.55))) + (long ? bottom - 30 : 0);
     const box = sheet(area, plot, width, height, left, bottom);
     if (width > room) box.svg.style.width = `${width}px`;
-    if (!ends.length) return nothing(box);
+    if (!ends.length) return nothing(box, empty(plot));
     const Y = scale(low, high, box.y0, box.y1);
     yAxis(box, plot, low, high, Y);
     add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: Y(0), y2: Y(0), class: "zero" });
@@ -292,14 +294,14 @@ const Plots = (() => {
     const rows = plot.values.length, columns = rows ? plot.values[0].length : 0;
     const names = plot.rows.length === rows ? plot.rows : plot.values.map((_, i) => String(i));
     const heads = plot.columns.length === columns ? plot.columns : [];
-    const longest = most(names.map((name) => Math.min(14, name.length)));
+    const longest = Math.max(0, most(names.map((name) => Math.min(14, name.length))));
     const left = 30 + 7 * longest;
     const inner = width - left - 12;
     const size = Math.max(4, Math.min(rows <= 16 ? 30 : 16, Math.max(340 / rows, rows <= 16 ? 22 : 0)));
     const tall = heads.length && most(heads.map((head) => head.length)) * 6.8 > inner / columns - 2;
     const bottom = 86 + (tall && columns <= 40 ? Math.min(60, 4 * most(heads.map((head) => head.length))) : 0);
     const box = sheet(area, plot, width, Math.round(rows * size) + bottom + 8, left, bottom, 8);
-    if (!rows || !columns) return nothing(box);
+    if (!rows || !columns) return nothing(box, "No figures yet.");
     const flat = plot.values.flat().filter(known);
     const low = known(plot.low) ? plot.low : least(flat), high = known(plot.high) ? plot.high : most(flat);
     const colours = low < 0 && high > 0 ? DIVERGING : VIRIDIS;
@@ -381,7 +383,7 @@ const Plots = (() => {
   // The figures behind a plot: rows of text, the first one with headings.
   function figures(plot) {
     if (plot.kind === "heat") {
-      const heads = plot.columns.length ? plot.columns : plot.values[0].map((_, i) => String(i));
+      const heads = plot.columns.length ? plot.columns : (plot.values[0] || []).map((_, i) => String(i));
       return [[plot.y, ...heads], ...plot.values.map((line, i) => [plot.rows[i] ?? String(i), ...line.map((v) => show(v))])];
     }
     if (plot.kind === "bars")

@@ -1,0 +1,339 @@
+"""The report's page in a real browser, without a network."""
+
+import json
+import os
+import shutil
+
+import pytest
+import report_files
+
+from gflowout.report import build, html
+
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PLOTS = 8
+METHODS = 9
+
+
+@pytest.fixture(scope="module")
+def browser():
+    binary = next(filter(None, map(shutil.which, NAMES)), None)
+    if binary is None:
+        pytest.skip(f"needs an installed Chromium: none of {', '.join(NAMES)} is on the path")
+    rights = ["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []
+    with api.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=binary, args=rights)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html.page(report_files.report()), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open the page; whatever it says on the console or asks from a network is an error."""
+    contexts, faults = [], []
+
+    def go(where=address, width=1200, height=900, **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, offline=True, **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append("a dialog"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: request.url.startswith((where, "data:")) or faults.append(request.url),
+        )
+        page.goto(where)
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def boxes(page, selector):
+    return page.eval_on_selector_all(
+        selector, "all => all.map(e => { const b = e.getBBox(); return [b.width, b.height]; })"
+    )
+
+
+def shown(page, name):
+    """How many drawn series have a name."""
+    return page.locator(f".series[data-name={json.dumps(name)}]").count()
+
+
+def test_every_plot_is_drawn(visit):
+    page = visit()
+    areas = page.locator("[data-plot]")
+    assert areas.count() == PLOTS
+    for index in range(PLOTS):
+        area = areas.nth(index)
+        assert area.locator("svg").count() == 1
+        drawn = area.locator(".line, .bar, .dot, image.cells").count()
+        assert drawn > 0
+        assert area.locator("text").count() > 4
+    for kind in (".line", ".bar", ".dot", ".mark", ".band", "image.cells"):
+        sizes = boxes(page, f"[data-plot] {kind}")
+        assert sizes, kind
+        assert all(width > 0 and height >= 0 for width, height in sizes), kind
+        assert any(height > 0 for _, height in sizes), kind
+
+
+def test_marks_are_where_the_figures_are(visit):
+    page = visit()
+    (series,) = (
+        each for each in report_files.robustness().blocks[-1].series if each.source == "paper"
+    )
+    area = page.locator("[data-plot]").nth(3)
+    places = area.locator(".paper .mark").evaluate_all(
+        "all => all.map(e => e.getAttribute('transform').match(/[\\d.]+/g).map(Number))"
+    )
+    assert len(places) == 4
+    (x0, y0), *_, (x1, y1) = places
+    for (x, y), place, value in zip(places, range(4), series.y, strict=True):
+        assert x == pytest.approx(x0 + (x1 - x0) * place / 3, abs=0.1)  # doubling sizes
+        wanted = y0 + (y1 - y0) * (value - series.y[0]) / (series.y[-1] - series.y[0])
+        assert y == pytest.approx(wanted, abs=0.1)
+
+
+def test_a_click_hides_a_method_everywhere_and_another_brings_it_back(visit):
+    page = visit()
+    name = "MC dropout"
+    chips = page.locator(f'.chip[data-name="{name}"]')
+    before = shown(page, name)
+    assert before == 5  # three curves, fine-tuning, bars
+    lines = page.locator(".line").count()
+    chips.first.click()
+    assert shown(page, name) == 0
+    assert page.locator(".line").count() < lines
+    assert shown(page, "GFlowOut") > 0
+    assert [chips.nth(i).get_attribute("aria-pressed") for i in range(chips.count())] == [
+        "false"
+    ] * 2
+    chips.last.click()
+    assert shown(page, name) == before
+
+
+def test_axes_fit_what_is_shown(visit):
+    page = visit()
+    first = page.locator("[data-plot]").nth(1)
+    before = first.locator("text").all_text_contents()
+    lowest = min(report_files.robustness().blocks[2].series, key=lambda each: each.y[-1]).title
+    page.locator("#robustness").get_by_role("button", name="none").click()
+    page.locator(f'#robustness .chip[data-name="{lowest}"]').click()
+    assert first.locator("text").all_text_contents() != before
+
+
+def test_the_papers_curves_have_a_switch_of_their_own(visit):
+    page = visit()
+    assert page.locator(".series.paper").count() == 1
+    page.locator(".chip[data-paper]").click()
+    assert page.locator(".series.paper").count() == 0
+    assert shown(page, "GFlowOut") == 5
+
+
+def test_all_and_none(visit):
+    page = visit()
+    section = page.locator("#robustness")
+    section.get_by_role("button", name="none").click()
+    assert section.locator(".series").count() == 0
+    assert section.locator(".empty").count() == 4
+    assert page.locator("#masks .dot").count() == 300  # groups of the other section stay
+    section.get_by_role("button", name="all").click()
+    assert section.locator(".series").count() == 3 * METHODS + 3
+    assert section.locator(".empty").count() == 0
+
+
+def test_the_pointer_reads_values(visit):
+    page = visit()
+    area = page.locator("[data-plot]").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + box["height"] / 2)
+    text = page.locator("#tip").inner_text()
+    assert text.startswith("severity 5")
+    curve = report_files.robustness().blocks[1]
+    for series in curve.series:
+        assert series.title in text
+        assert f"{100 * series.y[-1]:.1f} %" in text
+    values = [float(line.split(" %")[0]) for line in text.split("\n") if " %" in line]
+    assert values == sorted(values, reverse=True)
+    page.mouse.move(5, 5)
+    assert page.locator("#tip").is_hidden()
+
+
+def test_heat_maps_bars_and_points_are_read_too(visit):
+    page = visit()
+    for index, words in ((4, "log R"), (5, "MC dropout"), (6, "value"), (7, "conv")):
+        area = page.locator("[data-plot]").nth(index)
+        area.scroll_into_view_if_needed()
+        box = area.bounding_box()
+        found = ""
+        for share in (0.5, 0.55, 0.45, 0.6):
+            page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.3 * box["height"])
+            found += page.locator("#tip").inner_text()
+        assert words in found, index
+
+
+def test_keys_read_values_aloud(visit):
+    page = visit()
+    page.locator("[data-plot] svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#said").inner_text().startswith("severity 0:")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#said").inner_text().startswith("severity 1:")
+    page.keyboard.press("End")
+    assert page.locator("#said").inner_text().startswith("severity 5:")
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+
+
+def test_switches_work_with_keys(visit):
+    page = visit()
+    chip = page.locator('#masks .chip[data-name="Deep ensemble"]')
+    chip.focus()
+    page.keyboard.press("Space")
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert shown(page, "Deep ensemble") == 0
+
+
+def test_figures_of_a_plot_as_a_table(visit):
+    page = visit()
+    details = page.locator("details[data-figures]")
+    assert details.count() == PLOTS
+    for index in range(PLOTS):
+        details.nth(index).locator("summary").click()
+    first = details.first.locator("tr")
+    assert first.count() == 1 + len(report_files.SEVERITIES)
+    assert first.first.locator("th").all_inner_texts() == ["severity", *report_files.TITLES]
+    assert details.nth(6).locator("tr").count() == 11
+
+
+def test_tables_are_sorted_and_the_paper_stays_below(visit):
+    page = visit()
+    table = page.locator("#robustness table").first
+    table.locator("th button").nth(3).click()
+    values = [
+        float(each.split()[0])
+        for each in table.locator("tbody.ours tr[data-index] td:nth-child(4)").all_inner_texts()
+    ]
+    assert values == sorted(values)
+    assert len(values) == METHODS
+    table.locator("th button").nth(1).click()
+    values = [
+        float(each.split()[0])
+        for each in table.locator("tbody.ours tr[data-index] td:nth-child(2)").all_inner_texts()
+    ]
+    assert values == sorted(values, reverse=True)
+    assert table.locator("tbody").last.get_attribute("class") == "paper"
+    table.locator("th button").first.click()
+    assert table.locator("tbody.ours tr[data-index] th").all_inner_texts() == report_files.TITLES
+
+
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+STROKE = "getComputedStyle(document.querySelector('.s5 .line, .s5.series .line')).stroke"
+
+
+def test_light_and_dark_follow_the_system_and_the_switch(visit):
+    page = visit(color_scheme="dark")
+    dark, stroke = page.evaluate(BACKGROUND), page.evaluate(STROKE)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(BACKGROUND)
+    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(18, 21, 25)")
+    assert page.evaluate(STROKE) != stroke  # plots follow
+    button = page.locator("#theme")
+    seen = []
+    for _ in range(3):
+        button.click()
+        seen.append((button.inner_text(), page.evaluate(BACKGROUND)))
+    assert seen == [("Theme: light", light), ("Theme: dark", dark), ("Theme: system", light)]
+    page.emulate_media(media="print")
+    button_hidden = page.locator("#theme").is_hidden()
+    assert button_hidden
+    assert page.evaluate(BACKGROUND) == light
+
+
+def test_print_is_light_even_if_the_page_is_dark(visit):
+    page = visit(color_scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate(BACKGROUND) == "rgb(255, 255, 255)"
+    assert len(page.pdf(format="A4")) > 20_000
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_narrow_pages_do_not_scroll_sideways(visit, width):
+    page = visit(width=width, height=844, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.eval_on_selector_all(
+        ".scroll", "all => all.some(e => e.scrollWidth > e.clientWidth + 1)"
+    )
+    assert wide  # tables scroll in boxes of their own
+    for selector in ("figure", ".card", "section"):
+        right = page.eval_on_selector_all(
+            selector, "all => Math.max(...all.map(e => e.getBoundingClientRect().right))"
+        )
+        assert right <= width, selector
+
+
+def test_plots_are_drawn_anew_for_another_width(visit):
+    page = visit(width=1200)
+    page.set_viewport_size({"width": 500, "height": 800})
+    page.wait_for_function(
+        "() => document.querySelector('[data-plot] svg').viewBox.baseVal.width < 480"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+def test_names_are_text_whatever_they_say(visit, tmp_path):
+    path = tmp_path / "evil.html"
+    names = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", 'a"]b\\c')
+    report_files.write_records(tmp_path / "r", "<b>x</b>", names, ("<i>d</i>",))
+    path.write_text(html.page(build.build(tmp_path / "r")), encoding="utf-8")
+    page = visit(path.as_uri())
+    for index in range(page.locator("[data-plot]").count()):
+        area = page.locator("[data-plot]").nth(index)
+        area.scroll_into_view_if_needed()
+        area.hover()
+    page.locator("details summary").first.click()
+    assert page.locator("main img, main script, main i").count() == 0
+    assert names[1] in page.locator("main").inner_text()
+
+
+def test_plots_without_figures_say_so(visit, tmp_path):
+    content = report_files
+    blocks = [
+        content.Curves("nothing", "x", "y", []),
+        content.Curves("not a number", "x", "y", [content.Series("a", [1.0], [float("nan")])]),
+        content.Curves("one point", "x", "y", [content.Series("a", [1.0], [2.0], [0.5])]),
+        content.Curves("flat", "x", "y", [content.Series("a", [1.0, 2.0], [0.0, 0.0])]),
+        content.Points("one", "x", "y", [content.Series("a", [1.0], [2.0])]),
+        content.Bars("none", "y", ["a"], [("m", [content.Cell()])]),
+        content.Bars("below zero", "y", ["a"], [("m", [content.Cell(-2.0, 0.1)])]),
+        content.Heat("empty", "x", "y", []),
+        content.Heat("flat", "x", "y", [[1.0, 1.0]]),
+        content.Heat("not a number", "x", "y", [[float("nan"), 1.0]]),
+    ]
+    made = build.Report([build.Part("odd", None, content.Section(blocks=blocks))])
+    path = tmp_path / "odd.html"
+    path.write_text(html.page(made), encoding="utf-8")
+    page = visit(path.as_uri())
+    assert page.locator("[data-plot] svg").count() == len(blocks)
+    assert page.locator(".empty").count() == 4
+    assert "NaN" not in "".join(
+        page.locator("[data-plot] svg").evaluate_all("all => all.map(e => e.outerHTML)")
+    )
+    for index in range(len(blocks)):
+        page.locator("[data-plot]").nth(index).hover()
+        page.locator("details summary").nth(index).click()
