@@ -79,7 +79,8 @@ def demo(
 
 
 @app.command(
-    epilog="Examples:\n\n- `gflowout bench`\n\n- `gflowout bench --quick --out bench.json`"
+    epilog="Examples:\n\n- `gflowout bench`\n\n- `gflowout bench --quick --out bench.json`\n\n"
+    "- `gflowout bench --only work --only memory`\n\n- `gflowout bench --resume`"
 )
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds, in seconds.")] = False,
@@ -88,20 +89,36 @@ def bench(
     ] = 64,
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of every measurement.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: bench.json.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture to write, too.")] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Table to measure; may be repeated. Default: all.")
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture to write. Default: like --out, with .png.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Table, or group such as work; may be repeated. Default: all."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the tables that the JSON file has already.")
+    ] = False,
 ) -> None:
-    """Measure what every method costs, relative to the bare backbone."""
+    """Measure what every method costs, relative to the bare backbone, and compare with the targets.
+
+    Takes more than an hour on one core. The JSON file is written after each table; what an
+    interrupted run has measured is kept by `--resume`.
+    """
     for path, option in ((out, "--out"), (plot, "--plot")):
         if path is not None:
             writable(path, option)
-    with explained():
+    with explained(ValueError):
         from gflowout import bench as benchmark
 
         benchmark.run(
-            quick=quick, width=width, repeats=repeats, out=out, plot=plot, only=only or ()
+            quick=quick,
+            width=width,
+            repeats=repeats,
+            out=out,
+            plot=plot,
+            only=only or (),
+            resume=resume,
         )
 
 

@@ -122,12 +122,13 @@ class Categorical(Likelihood):
         if output.numel() <= _AT_A_TIME or output.requires_grad:
             return _softmax(output).movedim(0, -1)
         # Part after part: what the kernel needs beside the result does not grow with it.
-        result = output.new_empty(self.classes, *output.shape[:-1])
-        rows = max(_LANES, _AT_A_TIME * len(output) // output.numel() // _LANES * _LANES)
-        for start in range(0, len(output), rows):
+        flat = output.flatten(0, -2)
+        result = output.new_empty(self.classes, len(flat))
+        rows = max(_LANES, _AT_A_TIME // self.classes // _LANES * _LANES)
+        for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            result[:, part] = _softmax(output[part])
-        return result.movedim(0, -1)
+            result[:, part] = _softmax(flat[part])
+        return result.reshape(-1, *output.shape[:-1]).movedim(0, -1)
 
     def class_logits(self, output: Tensor) -> Tensor:
         """The output itself."""

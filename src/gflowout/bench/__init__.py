@@ -6,5 +6,6 @@ a ratio compares two times of the same round, so noise of the machine hits both 
 
 from gflowout.bench.command import main, run, tables
 from gflowout.bench.timing import Table, environment, measure
+from gflowout.bench.work import Work, count
 
-__all__ = ["Table", "environment", "main", "measure", "run", "tables"]
+__all__ = ["Table", "Work", "count", "environment", "main", "measure", "run", "tables"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,35 @@ import torch
 
 from gflowout import checks
 from gflowout.bench.depth import depth_tables
+from gflowout.bench.memory import memory_table
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.overhead import data_tables, fit_table
 from gflowout.bench.show import plot as draw
-from gflowout.bench.show import screen, shown, write
+from gflowout.bench.show import screen, shown, targets, write
+from gflowout.bench.targets import reached
 from gflowout.bench.timing import Table, environment, measure
+from gflowout.bench.work_tables import work_tables
 
-FORMAT = 1
+FORMAT = 2
+MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
 
 
-def tables(width: int, mlp_repeats: int, resnet_repeats: int) -> list[Table]:
-    """All comparisons.
+def tables(width: int, mlp_repeats: int, resnet_repeats: int, largest: int = 256) -> list[Table]:
+    """All tables.
 
     Args:
         width: Channels of the first stage of ResNet-18.
         mlp_repeats: Rounds of the tables with the MLP.
         resnet_repeats: Rounds of the tables with ResNet-18.
+        largest: Largest batch that ResNet-18 predicts.
     """
     return [
-        *method_tables(width, mlp_repeats, resnet_repeats),
+        *method_tables(width, mlp_repeats, resnet_repeats, largest),
         *depth_tables(resnet_repeats),
+        memory_table(-(-mlp_repeats // 5)),
+        *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats),
-        fit_table(resnet_repeats),
+        fit_table(-(-resnet_repeats // 3)),
     ]
 
 
@@ -45,16 +53,25 @@ def run(
     out: Path | None = None,
     plot: Path | None = None,
     only: Sequence[str] = (),
+    resume: bool = False,
 ) -> None:
-    """Measure the tables, show them and write them to a file.
+    """Measure the tables, show them, compare them with the targets and write them to a file.
+
+    The file is written anew after each table. Ratios are those of median times; the quartiles
+    beside them are of the ratios within a round.
 
     Args:
-        quick: A few rounds on the MLP and a narrow ResNet-18, in seconds instead of minutes.
+        quick: A few rounds on the MLP and a narrow ResNet-18, in a minute instead of more than one
+            hour.
         width: Channels of the first stage of ResNet-18; not above 8 if ``quick``.
-        repeats: Rounds per table. ``None``: 50 for the MLP and 5 for ResNet-18, or 3 if ``quick``.
+        repeats: Rounds per table. ``None``: 50 for the MLP and 15 for ResNet-18, or 3 if ``quick``.
+            Tables that take long have a fraction of these.
         out: JSON file with all figures; ``None`` for ``bench.json`` in the current folder.
-        plot: File for a bar plot of the ratios, such as ``bench.png``; ``None`` for none.
-        only: Names of tables to measure; all if empty.
+        plot: File for a bar plot of the ratios; ``None`` for that of ``out`` with the ending
+            ``.png``, if matplotlib is there.
+        only: Names of tables to measure, or how they start, up to a hyphen; all if empty.
+        resume: Keep the tables of ``out`` that were measured with the same settings on the same
+            kind of machine.
     """
     checks.integer("width", width, low=1)
     if repeats is not None:
@@ -64,35 +81,86 @@ def run(
         if target is not None and not Path(target).parent.is_dir():
             raise FileNotFoundError(f"there is no folder {str(Path(target).parent)!r} to write to")
     progress, console = screen()
-    defaults = (3, 3) if quick else (50, 5)
+    rounds = (QUICK_ROUNDS, QUICK_ROUNDS) if quick else (MLP_ROUNDS, RESNET_ROUNDS)
     width = min(width, 8) if quick else width
-    chosen = tables(width, *(defaults if repeats is None else (repeats, repeats)))
-    for name in only:
-        checks.choice("only", name, [table.name for table in chosen])
-    chosen = [table for table in chosen if not only or table.name in only]
-    results: dict[str, Any] = {}
+    everything = tables(
+        width, *(rounds if repeats is None else (repeats, repeats)), 16 if quick else 256
+    )
+    chosen = _chosen(everything, only)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]), progress:
-            task = progress.add_task("", total=sum(table.repeats for table in chosen))
-            for table in chosen:
-                progress.update(task, description=table.name)
-                results[table.name] = measure(table, lambda: progress.advance(task))
         record = {
             "format": FORMAT,
             "environment": environment(),
             "settings": {"quick": quick, "width": width, "draws": DRAWS},
-            "tables": results,
         }
+        results = _kept(out, record, everything) if resume else {}
+        left = [table for table in chosen if table.name not in results]
+        with torch.random.fork_rng(devices=[]), progress:
+            task = progress.add_task("", total=sum(table.cost * table.turns for table in left))
+            for table in left:
+                progress.update(task, description=table.name)
+                results[table.name] = measure(table, partial(progress.advance, task, table.cost))
+                ordered = {one.name: results[one.name] for one in everything if one.name in results}
+                record |= {"tables": ordered, "targets": reached(ordered)}
+                write(out, json.dumps(record, indent=2) + "\n")
     finally:
         torch.set_num_threads(threads)
-    write(out, json.dumps(record, indent=2) + "\n")
-    for result in results.values():
+    asked = {table.name: results[table.name] for table in chosen}
+    for result in asked.values():
         console.print(shown(result))
+    console.print("Ratios are of medians; in brackets, quartiles of the ratios within a round.")
+    rows = reached(asked)
+    if rows:
+        console.print(targets(rows))
     console.print(f"All figures, with quartiles: {out}", highlight=False)
-    if plot is not None:
-        draw(results, Path(plot))
+    _draw(asked, out.with_suffix(".png") if plot is None else Path(plot), asked=plot is not None)
+
+
+def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
+    """The tables of a name; or, where no table has it, of names that start with it."""
+    names = [table.name for table in everything]
+    wanted: set[str] = set()
+    for name in only:
+        group = {one for one in names if one.startswith(f"{name}-")}
+        if name not in names and not group:
+            checks.choice("only", name, names)
+        wanted |= {name} if name in names else group
+    return [table for table in everything if not only or table.name in wanted]
+
+
+def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dict[str, Any]:
+    """Tables of an earlier run that stand for what would be measured now."""
+    if not out.exists():
+        return {}
+    try:
+        earlier = json.loads(out.read_text(encoding="utf-8"))
+        found: dict[str, Any] = earlier["tables"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{out} is no file of this benchmark: remove it, or name another"
+        ) from error
+    for key, value in record.items():
+        if earlier.get(key) != value:
+            raise ValueError(
+                f"{out} cannot be resumed, its {key} is another: {earlier.get(key)} and not {value}"
+            )
+    return {
+        table.name: found[table.name]
+        for table in everything
+        if table.name in found
+        and (found[table.name]["title"], found[table.name]["repeats"])
+        == (table.title, table.repeats)
+    }
+
+
+def _draw(results: dict[str, Any], path: Path, asked: bool) -> None:
+    try:
+        draw(results, path)
+    except ImportError:
+        if asked:
+            raise
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,8 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m gflowout.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rounds of small models")
     parser.add_argument("--width", type=int, default=64, help="of ResNet-18 (default: 64)")
-    parser.add_argument("--repeats", type=int, help="rounds (default: 50 MLP, 5 ResNet-18)")
+    parser.add_argument("--repeats", type=int, help="rounds (default: 50 MLP, 15 ResNet-18)")
     parser.add_argument("--out", type=Path, help="JSON file (default: bench.json)")
-    parser.add_argument("--plot", type=Path, help="file for a bar plot, such as bench.png")
+    parser.add_argument("--plot", type=Path, help="picture (default: like --out, .png)")
     parser.add_argument("--only", action="append", default=[], help="a table; may be repeated")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has already")
     run(**vars(parser.parse_args(arguments)))

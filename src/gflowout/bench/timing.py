@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -18,8 +18,11 @@ import torch
 import gflowout as gfo
 
 _SHORTEST = 0.01  # seconds; faster calls are repeated within one measurement
+_LONG = 1.0  # seconds; slower calls need no second one to get warm
 
 Case = Callable[[], object]
+Further = Callable[[dict[str, Case], dict[str, float]], dict[str, dict[str, float]]]
+"""``further(cases, median seconds) -> figures by name``, each by case."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,11 @@ class Table:
         name: Key in the JSON file.
         title: What is measured, for people.
         references: Cases that the others are compared with.
-        repeats: Rounds.
+        repeats: Rounds; 0 for a table that is counted, not timed.
         build: Makes the cases, by name. Called when the table's turn comes, so that only one
             table's models are in memory.
+        further: Gives more figures of the cases, for columns of their own.
+        cost: About how long a round takes, in seconds; tells the progress bar what is left.
     """
 
     name: str
@@ -40,6 +45,13 @@ class Table:
     references: Sequence[str]
     repeats: int
     build: Callable[[], dict[str, Case]]
+    further: Further | None = None
+    cost: float = 1.0
+
+    @property
+    def turns(self) -> int:
+        """Calls of ``done`` while the table is measured: one for the start, one per round."""
+        return 1 + self.repeats
 
 
 def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str, Any]:
@@ -47,14 +59,17 @@ def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str
 
     Args:
         table: What to time.
-        done: Called after each round.
+        done: Called when all cases have run once, and after each round.
 
     Returns:
-        Seconds per call and ratios to the references, by case, each as median and quartiles.
+        By case: seconds per call and their ratios to the references, each as median and quartiles;
+        ``of_medians``, the ratio of the median seconds; and further figures. Quartiles of a
+        ratio are those of ratios within a round.
     """
     torch.manual_seed(0)
     cases = table.build()
     numbers = {name: math.ceil(_SHORTEST / _warm(case)) for name, case in cases.items()}
+    done()
     rounds: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
     for turn in range(table.repeats):
@@ -62,24 +77,33 @@ def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str
         for name in names[first:] + names[:first]:
             rounds[name].append(_time(cases[name], numbers[name]))
         done()
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "seconds": summary(times),
+            "ratio_to": {
+                reference: ratio(times, rounds[reference]) for reference in table.references
+            },
+        }
+        for name, times in rounds.items()
+    }
+    if table.further is not None:
+        medians = {name: case["seconds"]["median"] for name, case in found.items()}
+        for name, figures in table.further(cases, medians).items():
+            found.setdefault(name, {"ratio_to": {}})["figures"] = figures
     del cases
     gc.collect()
-    return {
-        "title": table.title,
-        "repeats": table.repeats,
-        "cases": {
-            name: {
-                "seconds": summary(times),
-                "ratio_to": {
-                    reference: summary(
-                        [own / other for own, other in zip(times, rounds[reference], strict=True)]
-                    )
-                    for reference in table.references
-                },
-            }
-            for name, times in rounds.items()
-        },
-    }
+    return {"title": table.title, "repeats": table.repeats, "cases": found}
+
+
+def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """How the times of a case compare with those of another one, round by round.
+
+    Examples:
+        >>> ratio([2.0, 6.0], [1.0, 2.0])["of_medians"]
+        2.6666666666666665
+    """
+    within = [own / other for own, other in zip(times, others, strict=True)]
+    return {**summary(within), "of_medians": median(times) / median(others)}
 
 
 def environment() -> dict[str, Any]:
@@ -96,9 +120,9 @@ def environment() -> dict[str, Any]:
 
 
 def _warm(case: Case) -> float:
-    """Run a case twice and return the seconds of the second call."""
-    case()
-    return _time(case, 1)
+    """Run a case twice, or once if that takes long, and return the seconds of the last call."""
+    seconds = _time(case, 1)
+    return seconds if seconds > _LONG else _time(case, 1)
 
 
 def _time(case: Case, number: int) -> float:
@@ -111,10 +135,10 @@ def _time(case: Case, number: int) -> float:
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
-    low, median, high = (
+    low, middle, high = (
         quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     )
-    return {"median": median, "quartile_1": low, "quartile_3": high}
+    return {"median": middle, "quartile_1": low, "quartile_3": high}
 
 
 def _cpu() -> str:

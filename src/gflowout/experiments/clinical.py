@@ -125,11 +125,11 @@ def work(run: Run, context: Context) -> Result:
 def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -> dict[str, Any]:
     """All that is reported of the test hospitals.
 
-    ``test/f1`` and so on are at the share of deaths in training: who is above it is more likely to
+    ``chosen/f1`` and so on are at the threshold with the best macro F1 on validation data.
+    ``share/f1`` and so on are at the share of deaths in training: who is above it is more likely to
     die than a patient of whom nothing is known, and it is what one half is after training on
-    classes made equally frequent. ``chosen/f1`` and so on are at the threshold with the best macro
-    F1 on validation data, ``half/f1`` and so on at one half. ``risk/...`` are areas under the
-    curves of deferral by entropy, ``risk-mi/...`` by mutual information.
+    classes made equally frequent. ``half/f1`` and so on are at one half. ``risk/...`` are areas
+    under the curves of deferral by entropy, ``risk-mi/...`` by mutual information.
 
     Args:
         task: The data.
@@ -142,7 +142,7 @@ def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -
         valid["probabilities"][:, 1].double(), valid["labels"].long()
     )
     found: dict[str, Any] = _prefixed("test", _proper(task.target, test))
-    found |= _prefixed("test", clinical_scores.macro(risk, died, share))
+    found |= _prefixed("share", clinical_scores.macro(risk, died, share))
     found |= _prefixed("chosen", clinical_scores.macro(risk, died, threshold))
     found |= _prefixed("half", clinical_scores.macro(risk, died, 0.5))
     found |= {"threshold/share": share, "threshold/chosen": threshold}
