@@ -421,6 +421,47 @@ def test_the_true_class_has_a_bar_even_if_it_is_improbable():
     assert "16 %" in made
 
 
+def test_long_lists_of_details_are_folded():
+    def made(*texts):
+        section = Section(blocks=[Text(["one", "two"]), *texts])
+        return html.page(build.Report([build.Part("x", None, section)]))
+
+    assert "<details class" not in made()
+    folded = made(Text(["<three>"], title="Pair & pair"))
+    assert "<summary>Pair &amp; pair</summary><ul><li>&lt;three&gt;</li></ul>" in folded
+    assert "<summary>9 sentences more</summary>" in made(Text(["a"] * 9))
+    section = Section(blocks=[Text(["three"], title="Pairs")])
+    part = build.Part("ood", report_files.study("ood"), section)
+    assert "**Pairs**\n\n- three" in markdown.document(build.Report([part]))
+
+
+def test_claims_are_told_by_verdict_and_many_untestable_ones_are_folded():
+    claim = report_files.Claim
+    many = [claim(f"c{i}", "not testable here", "no data") for i in range(9)]
+    section = Section(
+        claims=[*many, claim("bad", "not reproduced", ""), claim("good", "reproduced", "")]
+    )
+    made = html.page(build.Report([build.Part("x", None, section)]))
+    summary = made[made.index('id="summary"') : made.index("</section>")]
+    assert summary.index("good") < summary.index("bad") < summary.index("c0")
+    assert "1 reproduced" in summary
+    assert "<details" in summary[summary.index("bad") : summary.index("c0")]
+
+
+def test_checksums_are_named_by_data_and_short():
+    def record(data, **sums):
+        return {"data": data, "checksums": sums}
+
+    long = "sha256:" + "0123456789abcdef" * 4
+    runs = [record("mnist", train=long), record("mnist", train="sha256:ff"), record("a", a="x")]
+    assert build._data([*runs, record("b")]) == {
+        "a": "x",
+        "b": "",
+        "mnist": "",
+        "mnist, train": "sha256:0123456789abcdef and 1 more",
+    }
+
+
 def test_the_pages_files_are_part_of_the_package():
     folder = files("gflowout.report") / "page"
     names = {each.name for each in folder.iterdir()}

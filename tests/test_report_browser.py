@@ -272,6 +272,16 @@ def test_print_is_light_even_if_the_page_is_dark(visit):
     assert len(page.pdf(format="A4")) > 20_000
 
 
+def test_print_unfolds_details(visit, tmp_path):
+    section = report_files.Section(blocks=[report_files.Text(["deep inside"], "Details")])
+    path = tmp_path / "folded.html"
+    path.write_text(html.page(build.Report([build.Part("x", None, section)])), encoding="utf-8")
+    page = visit(path.as_uri())
+    assert page.get_by_text("deep inside").is_hidden()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.get_by_text("deep inside").is_visible()
+
+
 @pytest.mark.parametrize("width", [320, 390])
 def test_narrow_pages_do_not_scroll_sideways(visit, width):
     page = visit(width=width, height=844, has_touch=True)

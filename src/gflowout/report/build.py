@@ -59,7 +59,7 @@ class Facts:
         trials: How many of them were for tuning.
         failed: How many runs have failed, and are not done.
         seconds: Of computing, over all runs.
-        data: Checksums of data sets by name; empty for those that have none.
+        data: Starts of checksums by name; empty where there is none.
         seeds: Of all runs but trials.
         versions: Of packages, by name; several where records differ.
         commits: Of the code, as ``id`` or ``id, with changes``.
@@ -190,9 +190,6 @@ def _part(name: str, study: Study | None, section: Section, own: Sequence[Record
 
 def _facts(folder: Path, kept: Sequence[Record], papers: list[str], others: list[str]) -> Facts:
     runs = [record for record in kept if record["study"] != TUNING] or list(kept)
-    data = {name: "" for record in runs for name in [str(record["data"])]}
-    sums = {str(name): str(text) for record in kept for name, text in record["checksums"].items()}
-    data = {name: text for name, text in data.items() if name not in sums} | sums
     versions: dict[str, dict[str, None]] = {}
     for record in kept:
         for package, version in record["versions"].items():
@@ -214,7 +211,7 @@ def _facts(folder: Path, kept: Sequence[Record], papers: list[str], others: list
         trials=sum(record["study"] == TUNING for record in kept),
         failed=len(failed),
         seconds=sum(float(record["seconds"]) for record in kept),
-        data=dict(sorted(data.items())),
+        data=_data(runs),
         seeds=sorted({int(record["seed"]) for record in runs}),
         versions={package: list(found) for package, found in versions.items()},
         commits=[name for name, _ in commits.most_common()],
@@ -224,6 +221,26 @@ def _facts(folder: Path, kept: Sequence[Record], papers: list[str], others: list
         ended=max(record["ended"] for record in kept)[:10],
         commands=_commands(folder, kept, papers, others),
     )
+
+
+def _data(runs: Sequence[Record]) -> dict[str, str]:
+    """Names of data, and of their parts, with checksums."""
+    found: dict[str, dict[str, None]] = {str(record["data"]): {} for record in runs}
+    for record in runs:
+        for part, text in record["checksums"].items():
+            own = str(record["data"])
+            name = own if part == own else f"{own}, {part}"
+            found.setdefault(name, {})[str(text)] = None
+    return {name: _short(list(sums)) for name, sums in sorted(found.items())}
+
+
+def _short(sums: Sequence[str]) -> str:
+    """The first letters of a checksum: records have them all."""
+    if not sums:
+        return ""
+    kind, _, digits = sums[0].rpartition(":")
+    text = f"{kind}:{digits[:16]}" if kind else digits[:16]
+    return text if len(sums) == 1 else f"{text} and {len(sums) - 1} more"
 
 
 def _machine(found: Mapping[str, Any]) -> str:

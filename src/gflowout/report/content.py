@@ -159,9 +159,14 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Text:
-    """Sentences, a paragraph each."""
+    """Sentences, a paragraph each.
+
+    Attributes:
+        title: Of a long list of details that not everyone reads: pages fold it away.
+    """
 
     paragraphs: Sequence[str]
+    title: str = ""
 
 
 Verdict = Literal["reproduced", "not reproduced", "not testable here"]

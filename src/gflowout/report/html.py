@@ -20,6 +20,7 @@ import gflowout
 from gflowout.report import colours, plots, tables
 from gflowout.report.build import Facts, Part, Report
 from gflowout.report.content import (
+    OURS,
     Block,
     Claim,
     Column,
@@ -34,6 +35,9 @@ from gflowout.runs.table import span
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
+
+FOLDED = 6
+"""Longer lists of details are folded away."""
 
 _DARK = {
     "page": "#121519",
@@ -119,13 +123,7 @@ def _summary(report: Report, title: str, papers: bool) -> str:
         made += [
             "<h3>What the paper says, and what became of it here</h3>",
             _tally(claim for _, claim in claims),
-            '<ul class="claims">',
-            *(
-                f'<li>{_verdict(claim)}<p>{escape(claim.claim)} <a class="small" '
-                f'href="#{_id(part)}">{escape(part.name)}</a></p></li>'
-                for part, claim in claims
-            ),
-            "</ul>",
+            *(_verdicts(verdict, claims) for verdict in get_args(Verdict)),
         ]
     made += ["<h3>Study by study</h3>" if claims else "", '<ul class="cards">']
     for part in report.parts:
@@ -138,6 +136,23 @@ def _summary(report: Report, title: str, papers: bool) -> str:
     return "\n".join([*filter(None, made), "</ul>", "</section>"])
 
 
+def _verdicts(verdict: str, claims: Sequence[tuple[Part, Claim]]) -> str:
+    """The claims of one verdict; many that cannot be tested are folded away."""
+    found = [(part, claim) for part, claim in claims if claim.verdict == verdict]
+    if not found:
+        return ""
+    items = "".join(
+        f'<li><p>{escape(claim.claim)} <a class="small" href="#{_id(part)}">{escape(part.name)}</a>'
+        "</p></li>"
+        for part, claim in found
+    )
+    head = f'<span class="verdict {_class(verdict)}">{escape(verdict)}</span>'
+    listed = f'<ul class="claims">{items}</ul>'
+    if verdict == get_args(Verdict)[-1] and len(found) > FOLDED:
+        return f'<details class="more"><summary>{head}: {len(found)}</summary>{listed}</details>'
+    return f'<div class="verdicts"><h4>{head}</h4>{listed}</div>'
+
+
 def _key_figures(report: Report) -> str:
     facts = report.facts
     methods = {
@@ -146,11 +161,13 @@ def _key_figures(report: Report) -> str:
         for block in part.section.blocks
         if isinstance(block, Table) and block.head.lower() == "method"
         for row in block.rows
+        if row.source == OURS
     }
+    data = {name for part in report.parts for name in part.section.data}
     figures = [
         (str(len(report.parts)), "study" if len(report.parts) == 1 else "studies"),
         (str(len(methods)), "methods"),
-        (str(len(facts.data)), "data sets"),
+        (str(len(data)), "data set" if len(data) == 1 else "data sets"),
         (f"{facts.runs:,}", f"runs, {facts.trials:,} of them to tune" if facts.trials else "runs"),
         (span(facts.seconds), "of computing"),
     ]
@@ -272,6 +289,11 @@ def _plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], part: P
 
 def _block(block: Block) -> str:
     if isinstance(block, Text):
+        if block.title or len(block.paragraphs) > FOLDED:
+            items = "".join(f"<li>{escape(text)}</li>" for text in block.paragraphs)
+            title = block.title or f"{len(block.paragraphs)} sentences more"
+            head = f"<summary>{escape(title)}</summary>"
+            return f'<details class="more">{head}<ul>{items}</ul></details>'
         return "".join(f"<p>{escape(text)}</p>" for text in block.paragraphs)
     if isinstance(block, Table):
         return _table(block)
@@ -312,8 +334,8 @@ def _table(table: Table) -> str:
 
 
 def _head(column: Column) -> str:
-    arrow = f" {tables.ARROWS[column.better]}" if column.better else ""
-    unit = " (%)" if column.percent and "%" not in column.title else ""
+    arrow = f"&nbsp;{tables.ARROWS[column.better]}" if column.better else ""
+    unit = "&nbsp;(%)" if column.percent and "%" not in column.title else ""
     better = f' data-better="{column.better}"' if column.better else ""
     return f'<th scope="col"{better}>{escape(column.title)}{unit}{arrow}</th>'
 

@@ -87,7 +87,11 @@ def _part(part: Part) -> list[str]:
         made.append("\n".join(f"- {_escape(text)}" for text in part.section.findings))
     for block in part.section.blocks:
         if isinstance(block, Text):
-            made += [_escape(text) for text in block.paragraphs]
+            if block.title:
+                listed = "\n".join(f"- {_escape(text)}" for text in block.paragraphs)
+                made += [f"**{_escape(block.title)}**", listed]
+            else:
+                made += [_escape(text) for text in block.paragraphs]
         elif isinstance(block, Table):
             told = " ".join(filter(None, [block.caption, tables.note([block])]))
             made += [

@@ -87,6 +87,10 @@
   areas.forEach((area) => watch.observe(area));
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details.more")) details.open = true;
+  });
+
   // The figures of a plot are written when they are asked for.
   for (const details of document.querySelectorAll("details[data-figures]"))
     details.addEventListener("toggle", () => {

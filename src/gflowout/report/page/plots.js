@@ -81,7 +81,7 @@ const Plots = (() => {
   const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
   const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
-  function sheet(area, plot, width, height, left, bottom, top = 10, right = 12) {
+  function sheet(area, plot, width, height, left, bottom, top = 28, right = 12) {
     const svg = add(area, "svg", { viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img" });
     svg.setAttribute("aria-label", `${plot.title}. ${plot.y || ""} by ${plot.x || "group"}. ` +
       "Arrow keys read the values.");
@@ -95,13 +95,12 @@ const Plots = (() => {
       add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: y, y2: y, class: value === 0 ? "zero" : "grid" });
       add(box.svg, "text", { x: box.x0 - 7, y: y + 4, "text-anchor": "end" }, tickText(value, step, plot.percent));
     }
-    add(box.svg, "text", { x: -(box.y0 + box.y1) / 2, y: 13, transform: "rotate(-90)", class: "label",
-      "text-anchor": "middle" }, plot.y);
+    add(box.svg, "text", { x: 2, y: 13, class: "label" }, plot.y);
   }
 
   function leftFor(low, high, height, percent) {
     const { at, step } = ticks(low, high, Math.max(3, Math.round(height / 38)));
-    return 30 + 7 * most(at.map((value) => tickText(value, step, percent).length));
+    return 14 + 7 * most(at.map((value) => tickText(value, step, percent).length));
   }
 
   function nothing(box, why) {
@@ -152,7 +151,6 @@ const Plots = (() => {
       add(box.svg, "text", { x: X(value), y: box.y0 + 18, "text-anchor": "middle" }, text);
     }
     add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: box.y0, y2: box.y0, class: "axis" });
-    // What stands out most comes last, on top.
     for (const each of series) {
       const at = each.x.map((x, i) => [X(x), Y(each.y[i]), each.error ? each.error[i] : null, each.y[i], x])
         .filter((p) => known(p[0]) && known(p[1]) && known(p[3]) && known(p[4]));
@@ -225,6 +223,18 @@ const Plots = (() => {
     return { count: all.length, at, find };
   }
 
+  // A label in lines of so many letters; null if a word is longer.
+  function wrapped(label, letters) {
+    const lines = [""];
+    for (const word of label.split(/\s+/)) {
+      if (word.length > letters) return null;
+      const last = lines[lines.length - 1];
+      if (last && last.length + 1 + word.length > letters) lines.push(word);
+      else lines[lines.length - 1] = last ? `${last} ${word}` : word;
+    }
+    return lines;
+  }
+
   function bars(area, plot, series, room) {
     const groups = plot.labels.length;
     const ends = [];
@@ -233,11 +243,13 @@ const Plots = (() => {
     });
     const [low, high] = padded([least(ends), most(ends)], true);
     const left = leftFor(low, high, 230, plot.percent);
-    const width = Math.max(room, left + 12 + groups * (series.length * 7 + 14));
+    const width = Math.max(room, left + 12 + groups * (series.length * 5 + 10));
     const slotWidth = (width - left - 12) / groups;
-    const long = most(plot.labels.map((label) => label.length)) * 6.6 > slotWidth - 4;
-    const bottom = long ? Math.min(110, 24 + 4.4 * most(plot.labels.map((label) => label.length))) : 30;
-    const height = Math.round(Math.min(340, Math.max(230, room * 0.55))) + (long ? bottom - 30 : 0);
+    const lines = plot.labels.map((label) => wrapped(label, Math.floor((slotWidth - 4) / 6.4)));
+    const long = lines.some((each) => each === null || each.length > 5);
+    const bottom = long ? Math.min(110, 24 + 4.4 * most(plot.labels.map((label) => label.length)))
+      : 16 + 14 * most(lines.map((each) => each.length));
+    const height = Math.round(Math.min(340, Math.max(230, room * 0.55))) + bottom - 30;
     const box = sheet(area, plot, width, height, left, bottom);
     if (width > room) box.svg.style.width = `${width}px`;
     if (!ends.length) return nothing(box, empty(plot));
@@ -249,8 +261,9 @@ const Plots = (() => {
     plot.labels.forEach((label, i) => {
       const x = box.x0 + (i + 0.5) * slotWidth;
       const short = label.length > 26 ? `${label.slice(0, 25)}…` : label;
-      const text = add(box.svg, "text", { x, y: box.y0 + 18, "text-anchor": long ? "end" : "middle" }, short);
-      if (long) text.setAttribute("transform", `rotate(-32 ${x} ${box.y0 + 14})`);
+      if (long) add(box.svg, "text", { x, y: box.y0 + 18, "text-anchor": "end",
+        transform: `rotate(-32 ${x} ${box.y0 + 14})` }, short);
+      else lines[i].forEach((line, k) => add(box.svg, "text", { x, y: box.y0 + 18 + 14 * k, "text-anchor": "middle" }, line));
     });
     series.forEach((each, k) => {
       const g = group(box.svg, each);
@@ -295,12 +308,12 @@ const Plots = (() => {
     const names = plot.rows.length === rows ? plot.rows : plot.values.map((_, i) => String(i));
     const heads = plot.columns.length === columns ? plot.columns : [];
     const longest = Math.max(0, most(names.map((name) => Math.min(14, name.length))));
-    const left = 30 + 7 * longest;
+    const left = 14 + 7 * longest;
     const inner = width - left - 12;
     const size = Math.max(4, Math.min(rows <= 16 ? 30 : 16, Math.max(340 / rows, rows <= 16 ? 22 : 0)));
     const tall = heads.length && most(heads.map((head) => head.length)) * 6.8 > inner / columns - 2;
-    const bottom = 86 + (tall && columns <= 40 ? Math.min(60, 4 * most(heads.map((head) => head.length))) : 0);
-    const box = sheet(area, plot, width, Math.round(rows * size) + bottom + 8, left, bottom, 8);
+    const bottom = 86 + (tall ? Math.min(66, 4.2 * most(heads.map((head) => head.length))) : 0);
+    const box = sheet(area, plot, width, Math.round(rows * size) + bottom + 24, left, bottom, 24);
     if (!rows || !columns) return nothing(box, "No figures yet.");
     const flat = plot.values.flat().filter(known);
     const low = known(plot.low) ? plot.low : least(flat), high = known(plot.high) ? plot.high : most(flat);
@@ -319,12 +332,13 @@ const Plots = (() => {
         name.length > 14 ? `${name.slice(0, 13)}…` : name);
     });
     if (heads.length) {
-      const step = Math.ceil((tall ? 15 : 7 * most(heads.map((head) => head.length))) / w);
+      const step = Math.ceil((tall ? 22 : 7 * most(heads.map((head) => head.length))) / w);
       heads.forEach((head, i) => {
         if (i % step) return;
         const x = box.x0 + (i + 0.5) * w;
-        const text = add(box.svg, "text", { x, y: box.y0 + 16, "text-anchor": tall ? "end" : "middle" },
-          head.length > 16 ? `${head.slice(0, 15)}…` : head);
+        const room = tall ? Math.min(16, Math.floor((x - 4) / 5.2)) : 16; // slanted ones run to the left
+        const text = add(box.svg, "text", { x, y: box.y0 + 16, "text-anchor": tall ? "end" : "middle", class: tall ? "small" : "" },
+          head.length > room ? `…${head.slice(1 - room)}` : head);
         if (tall) text.setAttribute("transform", `rotate(-40 ${x} ${box.y0 + 12})`);
       });
     } else {
@@ -340,7 +354,7 @@ const Plots = (() => {
     }));
     const under = box.height - 40;
     add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: under - 12, class: "label", "text-anchor": "middle" }, plot.x);
-    add(box.svg, "text", { x: -(box.y0 + box.y1) / 2, y: 13, transform: "rotate(-90)", class: "label", "text-anchor": "middle" }, plot.y);
+    add(box.svg, "text", { x: 2, y: 13, class: "label" }, plot.y);
     const from = colours === DIVERGING ? -edge : low, to = colours === DIVERGING ? edge : high;
     const wide = Math.min(220, inner * 0.6), x = (box.x0 + box.x1 - wide) / 2;
     picture(image([Array.from({ length: 128 }, (_, i) => from + ((to - from) * i) / 127)], colour), x, under + 4, wide, 10);
