@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from gflowout import bench
-from gflowout.bench import command, methods, overhead, show, timing
+from gflowout.bench import command, depth, memory, methods, overhead, show, targets, timing
+
+BATCHES = {"mlp-predict": 128, "resnet-predict": 16, "resnet-predict-last": 16}
+_NETWORKS = ("mlp-step", "mlp-predict", "resnet-step", "resnet-predict")
+SOME = ("none", "mc", "concrete", "contextual", "id-gflowout", "id-gflowout draws=1", "gflowout")
 
 
 @pytest.fixture(scope="module")
@@ -16,22 +20,38 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["--quick", "--width", "2", "--repeats", "2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "fit_table", lambda repeats: overhead.fit_table(repeats, rows=512))
+        patch.setattr(methods, "METHODS", {name: methods.METHODS[name] for name in SOME})
+        patch.setattr(depth, "DEPTHS", (4,))
+        patch.setattr(memory, "DRAWS", (20, 40))
         bench.main([*arguments, f"--out={folder / 'b.json'}", f"--plot={folder / 'b.png'}"])
     return folder
 
 
 def test_every_table_has_every_method(written: Path) -> None:
     record = json.loads((written / "b.json").read_text())
-    assert list(record["tables"]) == [table.name for table in bench.tables(2, 2, 2)]
+    names = [table.name for table in bench.tables(2, 2, 2, 16)]
+    deep = [f"depth-{depth}" for depth in (8, 16, 32, 64)]
+    assert list(record["tables"]) == [name for name in names if name not in deep]
     for table, result in record["tables"].items():
-        if table.startswith(("mlp", "resnet")):
-            assert list(result["cases"]) == [methods.BARE, *methods.METHODS]
-        assert result["repeats"] == 2
+        few = methods.FEW if table == "resnet-predict-16" else SOME
+        if "mlp" in table or "resnet" in table:
+            assert list(result["cases"]) == [methods.BARE, *few]
         for name, case in result["cases"].items():
+            if result["repeats"] == 0:
+                assert table.startswith("work-")
+                assert case["figures"]["operations"] > 0
+                continue
             for summary in (case["seconds"], *case["ratio_to"].values()):
                 assert 0 < summary["quartile_1"] <= summary["median"] <= summary["quartile_3"]
+            for reference, ratio in case["ratio_to"].items():
+                seconds = result["cases"][reference]["seconds"]["median"]
+                assert ratio["of_medians"] == pytest.approx(case["seconds"]["median"] / seconds)
             if name in case["ratio_to"]:
                 assert case["ratio_to"][name]["median"] == 1
+            if "predict" in table:
+                batch = BATCHES.get(table) or int(table.rpartition("-")[2])
+                rate = case["figures"]["examples/s"]
+                assert rate == pytest.approx(batch / case["seconds"]["median"])
     for name in ("mlp-step", "resnet-step"):
         assert set(record["tables"][name]["cases"]["gflowout"]["ratio_to"]) == {"bare", "mc"}
 
@@ -60,6 +80,8 @@ def test_screen_shows_tables_and_threads_are_restored(
     shown = capsys.readouterr().out
     assert "Training step, MLP 784-300-100-10, batch 128" in shown
     assert "÷ mc" in shown
+    assert "Targets" in shown
+    assert (tmp_path / "b.png").exists()
     assert torch.get_num_threads() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
@@ -80,9 +102,9 @@ def test_measure_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock)
     result = timing.measure(bench.Table("t", "T", ("bare",), 5, lambda: cases), slow_down)
     assert result["cases"]["bare"]["seconds"] == {
-        "median": 9.0,
-        "quartile_1": 3.0,
-        "quartile_3": 27.0,
+        "median": 27.0,
+        "quartile_1": 9.0,
+        "quartile_3": 81.0,
     }
     assert set(result["cases"]["double"]["ratio_to"]["bare"].values()) == {2.0}
 
@@ -127,5 +149,138 @@ def test_bad_arguments(arguments: dict[str, object], error: type[Exception], wor
 
 
 def test_unknown_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"only must be one of 'mlp-step'.*got 'mlp'"):
-        bench.run(quick=True, out=tmp_path / "b.json", only=["mlp"])
+    with pytest.raises(ValueError, match=r"only must be one of 'mlp-step'.*got 'mlq'"):
+        bench.run(quick=True, out=tmp_path / "b.json", only=["mlq"])
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        (["mlp-predict"], ["mlp-predict"]),
+        (["work"], [f"work-{name}" for name in _NETWORKS]),
+        (["memory", "depth-8"], ["depth-8", "memory"]),
+    ],
+)
+def test_a_table_or_a_group_of_them(only: list[str], names: list[str]) -> None:
+    chosen = command._chosen(bench.tables(2, 1, 1), only)
+    assert [table.name for table in chosen] == names
+
+
+def test_rounds_are_those_of_the_issue() -> None:
+    assert (command.MLP_ROUNDS, command.RESNET_ROUNDS) >= (50, 15)
+    repeats = {table.name: table.repeats for table in bench.tables(64, 50, 15)}
+    for target in targets.TARGETS:
+        assert repeats[target.table] >= (50 if target.table.startswith("mlp") else 10)
+
+
+def _table(name: str, log: list[str], repeats: int = 1) -> bench.Table:
+    def case() -> None:
+        log.append(name)
+
+    return bench.Table(name, f"Title of {name}", ("mc",), repeats, lambda: {"mc": case})
+
+
+def test_resuming_redoes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log: list[str] = []
+    out = tmp_path / "b.json"
+
+    def interrupt() -> dict[str, timing.Case]:
+        raise KeyboardInterrupt
+
+    broken = bench.Table("b", "Title of b", ("mc",), 1, interrupt)
+    monkeypatch.setattr(command, "tables", lambda *_: [_table("a", log), broken, _table("c", log)])
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(quick=True, out=out)
+    first = json.loads(out.read_text())["tables"]
+    assert list(first) == ["a"]  # what was measured is kept
+    assert set(log) == {"a"}
+    log.clear()
+    monkeypatch.setattr(
+        command, "tables", lambda *_: [_table("a", log), _table("b", log), _table("c", log, 2)]
+    )
+    bench.run(quick=True, out=out, only=["c"], resume=True)
+    assert set(log) == {"c"}
+    assert list(json.loads(out.read_text())["tables"]) == ["a", "c"]
+    log.clear()
+    bench.run(quick=True, out=out, resume=True)
+    assert set(log) == {"b"}
+    record = json.loads(out.read_text())
+    assert list(record["tables"]) == ["a", "b", "c"]
+    assert record["tables"]["a"] == first["a"]
+    capsys.readouterr()
+    log.clear()
+    bench.run(quick=True, out=out, resume=True)
+    assert not log
+    assert "Title of a" in capsys.readouterr().out
+    monkeypatch.setattr(command, "tables", lambda *_: [_table("a", log, 3)])
+    bench.run(quick=True, out=out, resume=True)
+    assert log  # another number of rounds is another table
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("no JSON", "is no file of this benchmark"),
+        ("[]", "is no file of this benchmark"),
+        ('{"format": 1, "tables": {}}', "its format is another: 1 and not 2"),
+    ],
+)
+def test_what_cannot_be_resumed(tmp_path: Path, content: str, words: str) -> None:
+    out = tmp_path / "b.json"
+    out.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        bench.run(quick=True, out=out, resume=True)
+    assert out.read_text() == content
+
+
+class TestTargets:
+    @staticmethod
+    def results(of_medians: float) -> dict[str, object]:
+        ratio = {"median": 9.0, "quartile_1": 1.5, "quartile_3": 2.0, "of_medians": of_medians}
+        case = {"seconds": {}, "ratio_to": {"mc": ratio, "bare": {}}}
+        return {"mlp-step": {"cases": {"mc": case, "gflowout": case}}}
+
+    @pytest.mark.parametrize(("measured", "met"), [(1.8, True), (1.81, False)])
+    def test_medians_count(self, measured: float, met: bool) -> None:
+        (row,) = targets.reached(self.results(measured))
+        assert row == {
+            "table": "mlp-step",
+            "case": "gflowout",
+            "figure": "mc",
+            "at_most": 1.8,
+            "measured": measured,
+            "quartile_1": 1.5,
+            "quartile_3": 2.0,
+            "met": met,
+        }
+
+    def test_every_target_finds_its_figure(self, written: Path) -> None:
+        record = json.loads((written / "b.json").read_text())
+        found = [(row["table"], row["case"].partition(",")[0]) for row in record["targets"]]
+        missing = ("depth-8", "depth-16", "depth-32", "depth-64", "memory")  # cut for the test
+        assert found == [
+            (target.table, target.case) for target in targets.TARGETS if target.table not in missing
+        ]
+
+    def test_memory(self) -> None:
+        case = {"ratio_to": {}, "figures": {memory.GROWTH: 1.3}}
+        (row,) = targets.reached(
+            {"memory": {"cases": {"mc, 20 draws": case, "mc, 500 draws": case}}}
+        )
+        assert (row["case"], row["measured"], row["met"]) == ("mc, 500 draws", 1.3, False)
+
+
+def test_growth_of_memory_is_relative_to_the_fewest_draws() -> None:
+    cases = {
+        f"m, {draws} draws": lambda draws=draws: torch.zeros(100 * draws) + 1
+        for draws in memory.DRAWS
+    }
+    found = memory.figures(cases, dict.fromkeys(cases, 2.0))
+    assert found["m, 500 draws"] == {
+        "ms per draw": 4.0,
+        "MB at once": 0.4,
+        "MB of result": 0.2,
+        memory.GROWTH: 25.0,
+    }

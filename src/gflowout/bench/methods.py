@@ -70,7 +70,7 @@ def method_tables(
             cost=0.1 + batch / 500,
         )
 
-    def resnet_batch(batch: int, repeats: int, methods: Sequence[str]) -> Table:
+    def resnet_batch(batch: int, repeats: int, methods: Sequence[str] | None) -> Table:
         return Table(
             f"resnet-predict-{batch}",
             f"Prediction with {DRAWS} draws, {resnet}, batch {batch}{_latency(batch)}",
@@ -78,7 +78,7 @@ def method_tables(
             repeats,
             lambda: predictions(net, images(batch), methods=methods),
             further=throughput(batch),
-            cost=second * len(methods) * batch / 3,
+            cost=second * len(methods or METHODS) * batch / 3,
         )
 
     return [
@@ -126,7 +126,7 @@ def method_tables(
             further=throughput(16),
             cost=15 * second,
         ),
-        resnet_batch(1, resnet_repeats, tuple(METHODS)),
+        resnet_batch(1, resnet_repeats, None),
         resnet_batch(largest, -(-resnet_repeats // 5), FEW),
     ]
 
@@ -190,7 +190,7 @@ def _step(loss: Callable[[], Tensor], parameters: Any) -> Case:
 
 
 def predictions(
-    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] = tuple(METHODS)
+    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, Case]:
     """Cases that predict with 20 draws; for the bare backbone, 20 plain passes.
 
@@ -198,7 +198,7 @@ def predictions(
         build: Makes a backbone with ``sites``.
         x: A batch.
         last: Mask only so many sites, the last ones; 0 for all.
-        methods: Labels of ``METHODS``.
+        methods: Labels of ``METHODS``; all if not given.
     """
     wrapped = models(build, x, last, methods)
     return {
@@ -225,7 +225,7 @@ def plain_passes(net: nn.Module, x: Tensor) -> Case:
 
 
 def models(
-    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] = tuple(METHODS)
+    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, gfo.MaskedModel]:
     """A wrapped backbone for each method.
 
@@ -233,10 +233,10 @@ def models(
         build: Makes a backbone with ``sites``.
         x: A batch.
         last: Mask only so many sites, the last ones; 0 for all.
-        methods: Labels of ``METHODS``.
+        methods: Labels of ``METHODS``; all if not given.
     """
     wrapped = {}
-    for name in methods:
+    for name in METHODS if methods is None else methods:
         net = build()
         wrapped[name] = gfo.wrap(
             net,

@@ -13,7 +13,6 @@ from gflowout.bench.methods import (
     BARE,
     CLASSES,
     DRAWS,
-    METHODS,
     adam_step,
     bare_step,
     models,
@@ -71,14 +70,14 @@ def work_tables(width: int) -> list[Table]:
 
 
 def steps(
-    build: Callable[[], Any], x: Tensor, methods: Sequence[str] = tuple(METHODS)
+    build: Callable[[], Any], x: Tensor, methods: Sequence[str] | None = None
 ) -> dict[str, Work]:
     """Work of a step of Adam, for the bare backbone and each method.
 
     Args:
         build: Makes a backbone with ``sites``.
         x: A batch.
-        methods: Labels of ``METHODS``.
+        methods: Labels of ``METHODS``; all if not given.
     """
     y = torch.randint(CLASSES, (len(x),))
     bare = bare_step(build(), x, y)
@@ -92,7 +91,7 @@ def steps(
 
 
 def predictions(
-    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] = tuple(METHODS)
+    build: Callable[[], Any], x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, Work]:
     """Work of a prediction with 20 draws, and of as many plain passes.
 
@@ -100,7 +99,7 @@ def predictions(
         build: Makes a backbone with ``sites``.
         x: A batch.
         last: Mask only so many sites, the last ones; 0 for all.
-        methods: Labels of ``METHODS``.
+        methods: Labels of ``METHODS``; all if not given.
     """
     works = {BARE: _bare(plain_passes(build(), x), DRAWS)}
     for name, model in models(build, x, last, methods).items():
