@@ -60,42 +60,47 @@ def work(run: Run, context: Context) -> Result:
     metrics: dict[str, Any] = {
         **found.facts, **images.scored(images.answer(found, test, run), found, "points-0")
     }  # fmt: skip
+    clean = clean_labels(found.configs[0])
     for points in run.options["points"]:
-        tuned = finetuned(found, points, run.options["finetune"], context)
+        tuned = finetuned(found, some(clean, points, run.seed), run.options["finetune"], context)
         answers = images.answer(tuned, test, run)
         metrics |= images.scored(answers, tuned, f"points-{points}")
     return {"metrics": metrics, "epochs": found.epochs, "data": found.task.fingerprints}
 
 
-def finetuned(found: Fitted, points: int, changes: Mapping[str, Any], context: Context) -> Fitted:
+def finetuned(found: Fitted, clean: Task, changes: Mapping[str, Any], context: Context) -> Fitted:
     """Train further on clean points, from the weights that are there; these stay as they are.
 
     Args:
         found: What was trained on noisy labels.
-        points: How many clean points; those of fewer are among those of more.
+        clean: Points with their true labels, from :func:`some`.
         changes: Of the configuration, with ``rate``.
         context: Of the run; its folder makes a run that was stopped go on.
     """
     members = found.model.members if isinstance(found.model, Ensemble) else [found.model]
     made = [
-        _one(member, config, points, changes, context.folder / f"points-{points}-{place}")
+        _one(member, config, clean, changes, context.folder / f"points-{len(clean.train)}-{place}")
         for place, (member, config) in enumerate(zip(members, found.configs, strict=True))
     ]
     return replace(found, model=made[0] if len(made) == 1 else Ensemble(made))
 
 
-def clean_points(config: Config, points: int) -> Task:
-    """Some training images with their true labels, and the validation images.
+def clean_labels(config: Config) -> Task:
+    """The data of a configuration with the true labels of all its training images."""
+    return sources.load(config.data.model_copy(update={"label_noise": 0.0}), config.seed)
+
+
+def some(task: Task, points: int, seed: int) -> Task:
+    """Some of the training images; those of fewer points are among those of more.
 
     Args:
-        config: Of the training on noisy labels; images are among those it was trained on.
+        task: All of them.
         points: How many.
+        seed: Of the choice.
     """
-    section = config.data.model_copy(update={"label_noise": 0.0})
-    task = sources.load(section, config.seed)
     if points > len(task.train):
         raise ValueError(f"points must be at most {len(task.train)}, got {points}")
-    order = torch.randperm(len(task.train), generator=generator(config.seed, "clean_points"))
+    order = torch.randperm(len(task.train), generator=generator(seed, "clean_points"))
     rows = order[:points]
     train = Part(task.train.x[rows], task.train.y[rows])
     # The number of points is what a method that counts examples must know; what is done to
@@ -104,12 +109,10 @@ def clean_points(config: Config, points: int) -> Task:
 
 
 def _one(
-    start: MaskedModel, config: Config, points: int, changes: Mapping[str, Any], folder: Path
+    start: MaskedModel, config: Config, task: Task, changes: Mapping[str, Any], folder: Path
 ) -> MaskedModel:
-    task = clean_points(config, points)
-    rate = changes["rate"] * config.fit.lr
     dotted = {key: value for key, value in changes.items() if "." in key}
-    config = with_changes(config, {**dotted, "fit.lr": rate})
+    config = with_changes(config, {**dotted, "fit.lr": changes["rate"] * config.fit.lr})
     model = build.model(config, task.problem, example(task))
     model.load_state_dict(start.state_dict())
     fit(
@@ -120,7 +123,7 @@ def _one(
         folder=folder,
         progress=False,
     )
-    return model
+    return model.to(next(start.parameters()).device)
 
 
 def tuning(preset: str) -> list[Run]:

@@ -83,7 +83,11 @@ def fitted(
         context: Of the run.
     """
     wanted = [settings(arm, base, tuned, seed + _APART * place) for place in range(arm.members)]
-    found = [_one(each, context) for each in wanted]
+    found: list[pipeline.Trained] = []
+    for each in wanted:
+        # With a seed of their own, data are the same for all members: read them once.
+        task = found[0].task if found and each.data.seed is not None else None
+        found.append(_one(each, context, task))
     facts = {
         "epochs_trained": float(sum(len(each.result.history) for each in found if each.result)),
         "best_epoch": float(found[0].result.best_epoch if found[0].result else 0),
@@ -103,9 +107,9 @@ def folder_of(wanted: Config, context: Context) -> Path:
     return context.folder.parent / STORE / f"{wanted.method.name}-s{wanted.seed}-{digest}"
 
 
-def _one(wanted: Config, context: Context) -> pipeline.Trained:
+def _one(wanted: Config, context: Context, task: Task | None) -> pipeline.Trained:
     folder = folder_of(wanted, context)
     folder.mkdir(parents=True, exist_ok=True)
     # Another run may be training the same model: then it is done when the lock is free.
     with locks.hold(folder / ".wanted.lock", wait=True):
-        return pipeline.train(wanted, folder, progress=False, report=context.progress)
+        return pipeline.train(wanted, folder, progress=False, report=context.progress, task=task)
