@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gflowout import commands
 from gflowout.experiments.study import STUDIES
-from gflowout.report import build, colours, generic, html, latex, markdown, plots, tables
+from gflowout.report import blocks, build, colours, generic, html, latex, markdown, plots, tables
 from gflowout.report.content import Cell, Column, Curves, Heat, Row, Section, Series, Table, Text
 from gflowout.runs import Run, records
 
@@ -413,7 +413,7 @@ def test_pictures_go_from_certain_to_uncertain(page):
 def test_the_true_class_has_a_bar_even_if_it_is_improbable():
     shares = [0.3, 0.2, 0.2, 0.1, 0.1, 0.06, 0.04]
     picture = report_files.Picture("aaaa", "6", shares)
-    made = html._picture(picture, [str(each) for each in range(7)])
+    made = blocks._picture(picture, [str(each) for each in range(7)])
     assert re.findall(r'class="who( true)?" title="(\d)"', made) == [
         ("", "0"), ("", "1"), ("", "2"), ("", "3"), (" true", "6"),
     ]  # fmt: skip
@@ -465,7 +465,7 @@ def test_checksums_are_named_by_data_and_short():
 def test_the_pages_files_are_part_of_the_package():
     folder = files("gflowout.report") / "page"
     names = {each.name for each in folder.iterdir()}
-    assert {"page.html", "style.css", "plots.js", "page.js"} <= names
+    assert {"page.html", "style.css", "axes.js", "plots.js", "page.js"} <= names
 
 
 # Markdown and LaTeX
