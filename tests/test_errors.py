@@ -135,6 +135,7 @@ POLICY_OPTIONS = [
     ("draws", [0, -1], [1.0, True, None]),
     ("blocks", [0, -1], [1.0, True, None]),
     ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
+    ("history", ["none", None], []),
 ]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
@@ -167,7 +168,7 @@ MASKSEMBLES_OPTIONS = [
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "gflowout": POLICY_OPTIONS,
     "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
-    "combined": [row for row in POLICY_OPTIONS if row[0] != "log_z"] + ID_OPTIONS,
+    "combined": [row for row in POLICY_OPTIONS if row[0] not in ("log_z", "history")] + ID_OPTIONS,
     "mc": MC_OPTIONS,
     "contextual": CONTEXTUAL_OPTIONS,
     "concrete": CONCRETE_OPTIONS + SIZE_OPTION,

@@ -6,6 +6,7 @@ nothing of sites, masks or methods.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -181,10 +182,22 @@ def logits_of(output: Any) -> Tensor:
 def named_tensors(backbone: nn.Module, args: Args, kwargs: Kwargs) -> dict[str, Tensor]:
     """Return tensor arguments by path, positional ones under their names in ``forward``."""
     try:
-        bound = inspect.signature(backbone.forward).bind(*args, **kwargs).arguments
+        bound = _signature(backbone.forward).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         bound = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
     return dict(tree.tensors(bound))
+
+
+def _signature(forward: Any) -> inspect.Signature:
+    """Signature of a bound method, worked out once for all its instances; or of what else it is."""
+    function = getattr(forward, "__func__", None)
+    return inspect.signature(forward) if function is None else _without_self(function)
+
+
+@functools.lru_cache(maxsize=256)
+def _without_self(function: Any) -> inspect.Signature:
+    whole = inspect.signature(function)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def first_size(tensor: Tensor) -> int | None:

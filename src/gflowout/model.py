@@ -343,20 +343,24 @@ class MaskedModel(nn.Module):
 
         Returns:
             Groups with ``params``, ``lr``, ``weight_decay`` and ``name``; empty ones are left out.
+            Those of the generators, many small tensors, ask for the fused kernel that optimisers of
+            PyTorch have on CPUs and CUDA; others take no notice.
         """
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():
             (log_z if "log_z" in name.split(".") else generators).append(parameter)
+        plain: dict[str, Any] = {}
+        fused = {"fused": True} if _on_known_device([*generators, *log_z]) else plain
         groups = [
-            ("backbone", list(self.backbone.parameters()), lr, weight_decay),
-            ("likelihood", list(self.likelihood.parameters()), lr, 0.0),
-            ("generator", generators, generator_lr, generator_weight_decay),
-            ("log_z", log_z, log_z_lr, generator_weight_decay),
+            ("backbone", list(self.backbone.parameters()), lr, weight_decay, plain),
+            ("likelihood", list(self.likelihood.parameters()), lr, 0.0, plain),
+            ("generator", generators, generator_lr, generator_weight_decay, fused),
+            ("log_z", log_z, log_z_lr, generator_weight_decay, fused),
         ]
         return [
-            {"params": parameters, "lr": rate, "weight_decay": decay, "name": name}
-            for name, parameters, rate, decay in groups
+            {"params": parameters, "lr": rate, "weight_decay": decay, "name": name, **more}
+            for name, parameters, rate, decay, more in groups
             if parameters
         ]
 
@@ -381,6 +385,11 @@ class MaskedModel(nn.Module):
             f"site {site.name!r}: {site.units} units on axis {site.axis}" for site in self.sites
         ]
         return "\n".join(lines)
+
+
+def _on_known_device(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether optimisers have fused kernels where the parameters are."""
+    return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
 
 
 def _seeds(count: int, generator: torch.Generator | None) -> list[int]:

@@ -57,9 +57,10 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         >>> log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2)).exp()
         tensor(0.2500)
     """
-    # From log-sigmoid of the logits, in one kernel each way.
-    spread, kept = logits.expand_as(mask), mask.to(logits.dtype)
-    return -F.binary_cross_entropy_with_logits(spread, kept, reduction="none").sum(-1)
+    # log sigmoid(a) = a - softplus(a), log(1 - sigmoid(a)) = -softplus(a)
+    spread = logits.expand_as(mask)
+    kept: Tensor = torch.linalg.vecdot(spread, mask.to(logits.dtype))
+    return kept - F.softplus(spread).sum(-1)
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
@@ -103,11 +104,10 @@ def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | 
         >>> explore(torch.tensor([[2.0]]), centre=0.0, temperature=2.0, random=None)
         tensor([[1.]])
     """
-    if temperature != 1:
-        logits = centre + (logits - centre) / temperature
-    if random is not None:
-        logits = torch.where(random.unsqueeze(-1), logits.new_full((), centre), logits)
-    return logits
+    if random is None:
+        return logits if temperature == 1 else centre + (logits - centre) / temperature
+    scale = (~random).to(logits.dtype).div_(temperature).unsqueeze(-1)
+    return torch.addcmul(centre * (1 - scale), logits, scale)
 
 
 class MaskHistory(nn.Module):
@@ -257,7 +257,8 @@ class MaskGenerator(nn.Module):
             joined = torch.cat(present, -1)
         for layer in self.join:
             joined = _activate(layer(joined))
-        return F.linear(joined, self.weight, self.bias + self.start)
+        bias = self.bias + self.start if self.start else self.bias
+        return F.linear(joined, self.weight, bias)
 
     def __repr__(self) -> str:
         """One line: a model has many of these."""

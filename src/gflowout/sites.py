@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gflowout import tree
 from gflowout.checks import suggest
+from gflowout.products import SharedProduct
 
 INPUT = "input"
 """The site name that stands for the backbone's own input."""
@@ -81,7 +82,12 @@ class Site:
         return mask.reshape(shape)
 
     def apply(
-        self, activation: Tensor, mask: Tensor, copies: int = 1, parting: bool = False
+        self,
+        activation: Tensor,
+        mask: Tensor,
+        copies: int = 1,
+        parting: bool = False,
+        put_off: bool = False,
     ) -> Tensor:
         """Multiply an activation by a mask.
 
@@ -91,6 +97,8 @@ class Site:
                 copy, [rows, units].
             copies: Copies of the batch in the result.
             parting: Whether the copies part here, and are the same up to here.
+            put_off: Whether a linear layer will read the product and no gradient is wanted: then
+                masks of whole copies are left to that layer, see :mod:`gflowout.products`.
 
         Examples:
             >>> site = Site("fc", units=2, axis=1, rank=2)
@@ -107,6 +115,8 @@ class Site:
         if self.batch_axis != 0:
             rows = mask if len(mask) == copies * batch else mask.repeat_interleave(batch, 0)
             return activation * self.spread(rows)
+        if put_off and parting and len(mask) == copies and self.rank == 2:
+            return SharedProduct(activation, mask)
         rows = self.spread(mask.expand(copies, -1) if len(mask) == 1 else mask)
         rows = rows.reshape(copies, -1, *rows.shape[1:])
         return (activation.reshape(present, batch, *activation.shape[1:]) * rows).flatten(0, 1)
@@ -294,7 +304,14 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
         site.check(activation)
         self._done += 1
         mask = self._visit(index, activation)
-        return site.apply(activation, mask, self._copies, self._parting and index == 0)
+        parting = self._parting and index == 0
+        put_off = parting and not torch.is_grad_enabled() and self._read_by_linear(site)
+        return site.apply(activation, mask, self._copies, parting, put_off)
+
+    def _read_by_linear(self, site: Site) -> bool:
+        if site.consumer is None:
+            return False
+        return type(self._backbone.get_submodule(site.consumer)) is nn.Linear
 
 
 def input_size(module: nn.Module) -> int | None:

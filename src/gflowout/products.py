@@ -1,0 +1,104 @@
+"""A product with masks that is worked out by the layer that reads it.
+
+One batch under many masks, each shared by the whole batch, is a tall matrix: draws x examples rows.
+A linear layer need not read it. It can take the masks into its weights, and then one product of the
+batch with all these weights gives the outputs of all draws. Any other operation gets the tall
+matrix as if nothing had been put off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+_aten = torch.ops.aten
+
+
+class SharedProduct(Tensor):
+    """A batch times masks, one after the other: [draws * batch, units].
+
+    For passes without gradients.
+
+    Args:
+        batch: [batch, units].
+        masks: [draws, units].
+
+    Examples:
+        >>> batch, masks = torch.ones(2, 3), torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+        >>> product = SharedProduct(batch, masks)
+        >>> product.shape
+        torch.Size([4, 3])
+        >>> torch.nn.functional.linear(product, torch.eye(3)[:2]).tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+        >>> (product + 0).sum(0).tolist()
+        [2.0, 2.0, 4.0]
+    """
+
+    batch: Tensor
+    masks: Tensor
+    value: Tensor | None
+    """The product itself, once something has asked for it; from then on all that counts."""
+
+    @staticmethod
+    def __new__(cls, batch: Tensor, masks: Tensor) -> SharedProduct:
+        """Make a tensor without storage that knows its factors."""
+        shape = (len(masks) * len(batch), batch.shape[1])
+        made: SharedProduct = Tensor._make_wrapper_subclass(
+            cls, shape, dtype=batch.dtype, device=batch.device
+        )
+        made.batch, made.masks, made.value = batch, masks, None
+        return made
+
+    def __init__(self, batch: Tensor, masks: Tensor) -> None:
+        super().__init__()
+
+    def written_out(self) -> Tensor:
+        """The product itself: always the same tensor, which may be changed in place."""
+        if self.value is None:
+            self.value = (self.batch * self.masks.unsqueeze(1)).flatten(0, 1)
+        return self.value
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Outputs of a linear layer, [draws * batch, outputs].
+
+        Args:
+            weight: [outputs, units].
+            bias: [outputs], if it has one.
+        """
+        draws, (rows, _), outputs = len(self.masks), self.batch.shape, len(weight)
+        masked = (weight * self.masks.unsqueeze(1)).flatten(0, 1)
+        found = (self.batch @ masked.t()).view(rows, draws, outputs).transpose(0, 1)
+        made = found.new_empty(draws, rows, outputs)
+        if bias is None:
+            made.copy_(found)
+        else:
+            torch.add(found, bias, out=made)
+        return made.flatten(0, 1)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what a linear layer asks for by its weights, all else by the product itself."""
+        if func is _aten.addmm.default and not kwargs:
+            bias, product, weight = args
+            if _pays(product, weight) and bias.dim() == 1 and type(bias) is not cls:
+                return product.linear(weight.t(), bias)
+        if func is _aten.mm.default:
+            product, weight = args
+            if _pays(product, weight):
+                return product.linear(weight.t(), None)
+        args, kwargs = tree_map_only(cls, cls.written_out, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+def _pays(product: Any, weight: Any) -> bool:
+    """Whether masking the weights is less work than masking the batch."""
+    if not isinstance(product, SharedProduct) or isinstance(weight, SharedProduct):
+        return False
+    return product.value is None and bool(weight.shape[1] <= len(product.batch))
