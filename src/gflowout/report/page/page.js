@@ -19,12 +19,15 @@
 
   const shown = (series) => !hidden.has(series.name) && !(series.paper && hidden.has(PAPER));
 
-  function redraw(area) {
-    const old = drawn.get(area);
-    const focused = old && document.activeElement === old.svg;
-    const reader = Plots.draw(area, plots[area.dataset.plot], shown);
-    drawn.set(area, { ...reader, width: area.clientWidth, index: -1 });
-    if (focused) reader.svg.focus();
+  function redraw(some) {
+    const widths = some.map((area) => area.clientWidth); // all before the first change: one layout
+    some.forEach((area, place) => {
+      const old = drawn.get(area);
+      const focused = old && document.activeElement === old.svg;
+      const reader = Plots.draw(area, plots[area.dataset.plot], shown, widths[place]);
+      drawn.set(area, { ...reader, width: widths[place], index: -1 });
+      if (focused) reader.svg.focus();
+    });
   }
 
   function point(area, index, x, y, aloud) {
@@ -79,10 +82,11 @@
   }
 
   const areas = [...document.querySelectorAll("[data-plot]")];
-  for (const area of areas) { redraw(area); listen(area); }
+  redraw(areas);
+  areas.forEach(listen);
   const watch = new ResizeObserver((entries) => {
-    for (const { target } of entries)
-      if (Math.abs(target.clientWidth - drawn.get(target).width) > 1) redraw(target);
+    redraw(entries.map(({ target }) => target)
+      .filter((area) => Math.abs(area.clientWidth - drawn.get(area).width) > 1));
   });
   areas.forEach((area) => watch.observe(area));
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
@@ -116,7 +120,7 @@
 
   function update() {
     for (const chip of chips) chip.setAttribute("aria-pressed", String(!hidden.has(nameOf(chip))));
-    areas.filter((area) => plots[area.dataset.plot].series).forEach(redraw);
+    redraw(areas.filter((area) => plots[area.dataset.plot].series));
   }
 
   for (const chip of chips) {

@@ -1,5 +1,5 @@
 // Draws plots from their data as SVG. Knows nothing of the page around them.
-// draw(area, plot, shown) gives a reader: places that can be pointed at, by mouse or keys.
+// draw(area, plot, shown, room) gives a reader: places that can be pointed at, by mouse or keys.
 const Plots = (() => {
   "use strict";
   const { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, sheet, yAxis, leftFor,
@@ -271,9 +271,9 @@ const Plots = (() => {
     };
   }
 
-  function draw(area, plot, shown) {
+  function draw(area, plot, shown, room) {
     area.replaceChildren();
-    const width = Math.max(260, Math.round(area.clientWidth));
+    const width = Math.max(260, Math.round(room));
     const series = (plot.series || []).filter(shown);
     const reader = plot.kind === "heat" ? heat(area, plot, width)
       : plot.kind === "bars" ? bars(area, plot, series, width) : plane(area, plot, series, width);
