@@ -203,6 +203,14 @@ def test_wrong_usage(arguments, message, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_small_runs_are_copies_of_this_process(tmp_path):
+    # The toys are known to this process alone: a fresh one could not import them.
+    shown = gflowout(
+        "study", "run", "good", "--preset", "smoke", "--out", tmp_path, "--jobs", 2, "--quiet"
+    )
+    assert re.search(r"good +18 +18 +0 +0 ", shown)
+
+
 def test_the_data_directory_reaches_the_runs_and_is_forgotten(tmp_path, monkeypatch):
     seen, do = [], work
 

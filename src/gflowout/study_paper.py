@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from gflowout.experiments.estimates import Kind, Price
     from gflowout.experiments.selection import Part, Plan
     from gflowout.experiments.study import Study
-    from gflowout.runs import Run
+    from gflowout.runs import Engine, Run
 
 ALL = "all"
 _ENDINGS = (".yaml", ".yml")
@@ -85,6 +88,8 @@ def run(
     from gflowout.extras import MissingExtraError
     from gflowout.runs import BusyError
 
+    if preset == "smoke":
+        how["engine"] = _quick(how["engine"])
     rows = [["study", "runs", "done", "done before", "failed", "time"]]
     troubles: list[str] = []
     for each in _load(names, preset, part, out):
@@ -217,6 +222,23 @@ def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loa
         if each.plan is not None and not each.plan.runs:
             typer.echo(f"{each.name}: left out, none of its runs is asked for", err=True)
     return [each for each in found if each.plan is None or each.plan.runs]
+
+
+def _quick(engine: Engine) -> Engine:
+    """A pool that copies this process instead of starting new ones: for runs of a second.
+
+    What a run imports is imported here, once. Not with GPUs, and only where copies are safe.
+    """
+    import torch
+
+    from gflowout.runs import Pool
+
+    if type(engine) is not Pool or sys.platform != "linux" or torch.cuda.is_available():
+        return engine
+    for module in ("gflowout.pipeline.run", "gflowout.bench.timing", "lightning.pytorch"):
+        with contextlib.suppress(ImportError):  # a run that needs it says so
+            importlib.import_module(module)
+    return Pool(engine.jobs, start="fork")
 
 
 def _sort(run: Run) -> Kind:
