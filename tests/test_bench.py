@@ -1,6 +1,7 @@
 """The benchmark runs and writes every figure; what the figures are is not tested here."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,14 @@ def test_measure_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None
         "quartile_3": 81.0,
     }
     assert set(result["cases"]["double"]["ratio_to"]["bare"].values()) == {2.0}
+
+
+def test_time_of_the_processor_does_not_count_waiting() -> None:
+    cases = {"wait": lambda: time.sleep(0.02)}
+    table = bench.Table("t", "T", (), 1, lambda: cases)
+    waited, worked = (timing.measure(table, cpu=cpu)["cases"]["wait"] for cpu in (False, True))
+    assert waited["seconds"]["median"] >= 0.02
+    assert worked["seconds"]["median"] < 0.01
 
 
 def test_quartiles() -> None:

@@ -270,7 +270,7 @@ class TestCommand:
         result = invoke("bench", "--quick", "--width", "8", "--out", str(out))
         assert result.exit_code == 0, result.output
         expected = {"quick": True, "width": 8, "repeats": None, "plot": None, "only": ()}
-        assert seen == {**expected, "out": out, "resume": False}
+        assert seen == {**expected, "out": out, "resume": False, "cpu": False}
 
 
 class TestExtras:

@@ -99,6 +99,9 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the tables that the JSON file has already.")
     ] = False,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="CPU time, for a machine that does other work, too.")
+    ] = False,
 ) -> None:
     """Measure what every method costs, relative to the bare backbone, and compare with the targets.
 
@@ -119,6 +122,7 @@ def bench(
             plot=plot,
             only=only or (),
             resume=resume,
+            cpu=cpu,
         )
 
 

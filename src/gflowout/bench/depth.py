@@ -48,6 +48,7 @@ def depth_tables(repeats: int) -> list[Table]:
             ("mc",),
             repeats,
             lambda: _cases(depth),
+            cost=0.03 * depth,
         )
 
     return [of_depth(depth) for depth in DEPTHS]

@@ -36,6 +36,7 @@ def data_tables(mlp_repeats: int, resnet_repeats: int) -> list[Table]:
             (STEP,),
             mlp_repeats,
             lambda: _data_cases(MLP, (1, 28, 28), 60_000, None),
+            cost=0.03,
         ),
         Table(
             "data-cifar",
@@ -63,6 +64,7 @@ def fit_table(repeats: int, rows: int = 60_000) -> Table:
         tuple(f"{LOOP}, {method}" for method in ("mc", "gflowout")),
         repeats,
         lambda: _fit_cases(rows),
+        cost=30 * rows / 60_000,
     )
 
 

@@ -21,6 +21,7 @@ _SHORTEST = 0.01  # seconds; faster calls are repeated within one measurement
 _LONG = 1.0  # seconds; slower calls need no second one to get warm
 
 Case = Callable[[], object]
+Clock = Callable[[], float]
 Further = Callable[[dict[str, Case], dict[str, float]], dict[str, dict[str, float]]]
 """``further(cases, median seconds) -> figures by name``, each by case."""
 
@@ -54,12 +55,15 @@ class Table:
         return 1 + self.repeats
 
 
-def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def measure(
+    table: Table, done: Callable[[], object] = lambda: None, *, cpu: bool = False
+) -> dict[str, Any]:
     """Time every case of a table, round robin.
 
     Args:
         table: What to time.
         done: Called when all cases have run once, and after each round.
+        cpu: Take the time that this process had a processor, not that of the clock on the wall.
 
     Returns:
         By case: seconds per call and their ratios to the references, each as median and quartiles;
@@ -68,6 +72,7 @@ def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str
     """
     torch.manual_seed(0)
     cases = table.build()
+    clock = time.process_time if cpu else time.perf_counter
     numbers = {name: math.ceil(_SHORTEST / _warm(case)) for name, case in cases.items()}
     done()
     rounds: dict[str, list[float]] = {name: [] for name in cases}
@@ -75,7 +80,7 @@ def measure(table: Table, done: Callable[[], object] = lambda: None) -> dict[str
     for turn in range(table.repeats):
         first = turn % len(names)  # no case always follows the same neighbour
         for name in names[first:] + names[:first]:
-            rounds[name].append(_time(cases[name], numbers[name]))
+            rounds[name].append(_time(cases[name], clock, numbers[name]))
         done()
     found: dict[str, dict[str, Any]] = {
         name: {
@@ -121,16 +126,16 @@ def environment() -> dict[str, Any]:
 
 def _warm(case: Case) -> float:
     """Run a case twice, or once if that takes long, and return the seconds of the last call."""
-    seconds = _time(case, 1)
-    return seconds if seconds > _LONG else _time(case, 1)
+    seconds = _time(case, time.perf_counter)
+    return seconds if seconds > _LONG else _time(case, time.perf_counter)
 
 
-def _time(case: Case, number: int) -> float:
+def _time(case: Case, clock: Clock, number: int = 1) -> float:
     """Seconds per call."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(number):
         case()
-    return (time.perf_counter() - start) / number
+    return (clock() - start) / number
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
