@@ -41,7 +41,10 @@ def visit(browser, address):
 
     def go(where=address, width=1200, height=900, **options):
         context = browser.new_context(
-            viewport={"width": width, "height": height}, offline=True, **options
+            viewport={"width": width, "height": height},
+            offline=True,
+            reduced_motion="reduce",  # no waiting for smooth scrolling
+            **options,
         )
         contexts.append(context)
         page = context.new_page()
