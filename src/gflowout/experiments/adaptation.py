@@ -127,8 +127,8 @@ def _one(
 
 
 def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data; none for "smoke"."""
-    return [] if preset == "smoke" else images.tuning(preset, _DATA[preset])
+    """The trials of robustness on the same data."""
+    return images.tuning(preset, _DATA[preset])
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:

@@ -91,8 +91,8 @@ def work(run: Run, context: Context) -> Result:
 
 
 def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data; none for "smoke"."""
-    return [] if preset == "smoke" else images.tuning(preset, UNKNOWN[preset])
+    """The trials of robustness on the same data."""
+    return images.tuning(preset, UNKNOWN[preset])
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:

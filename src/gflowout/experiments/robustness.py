@@ -51,8 +51,8 @@ def work(run: Run, context: Context) -> Result:
 
 
 def tuning(preset: str) -> list[Run]:
-    """Trials of every arm on every data set; "smoke" tries on MNIST alone."""
-    return images.tuning(preset, DATA[:1] if preset == "smoke" else DATA)
+    """Trials of every arm on every data set."""
+    return images.tuning(preset, DATA)
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
