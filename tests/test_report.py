@@ -3,6 +3,7 @@ import hashlib
 import itertools
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +14,20 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from gflowout import commands
+from gflowout.experiments.arms import ARMS
 from gflowout.experiments.study import STUDIES
-from gflowout.report import blocks, build, colours, generic, html, latex, markdown, plots, tables
+from gflowout.report import (
+    blocks,
+    build,
+    colours,
+    generic,
+    html,
+    latex,
+    markdown,
+    plots,
+    tables,
+    words,
+)
 from gflowout.report.content import Cell, Column, Curves, Heat, Row, Section, Series, Table, Text
 from gflowout.runs import Run, records
 
@@ -36,7 +49,7 @@ def page():
 class Reader(HTMLParser):
     """Texts, attributes and tags of a page, and whether all that opens is closed."""
 
-    VOID = {"meta", "br", "img"}
+    VOID = {"meta", "br", "img", "link"}
 
     def __init__(self, text):
         super().__init__()
@@ -333,9 +346,10 @@ def test_plots_that_follow_each_other_stand_together():
 def test_the_page_is_well_formed_and_stands_alone(page):
     found = Reader(page)
     assert found.open == []
-    assert not {"link", "iframe", "object", "embed"} & set(found.tags)
+    assert found.attributes.count(("link", "href", "data:,")) == found.tags.count("link") == 1
+    assert not {"iframe", "object", "embed"} & set(found.tags)
     for tag, name, value in found.attributes:
-        if name in ("src", "href", "action", "srcset", "poster"):
+        if name in ("src", "href", "action", "srcset", "poster") and tag != "link":
             assert value.startswith("#") or (
                 tag == "img" and value.startswith("data:image/png;")
             ), value
@@ -348,7 +362,7 @@ def test_the_page_is_well_formed_and_stands_alone(page):
     assert [url for url in re.findall(r"https?://[\w./]+", page) if "w3.org" not in url] == []
     ids = [value for _, name, value in found.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    links = {value[1:] for _, name, value in found.attributes if name == "href"}
+    links = {value[1:] for tag, name, value in found.attributes if (tag, name) == ("a", "href")}
     assert links <= set(ids)
 
 
@@ -384,9 +398,9 @@ def test_no_text_can_break_out():
 
 def test_the_page_says_what_the_report_says(page):
     text = " ".join("".join(Reader(page).texts).split())
-    for words in (
+    for told in (
         "On rotated digits GFlowOut is better than MC dropout",
-        "1 reproduced 1 not reproduced 1 not testable here",
+        "Of 3 claims of the paper: 1 reproduced 1 not reproduced 1 not testable here",
         "Figures of the paper",
         "Mean ± standard error over 9 runs. Bold: best, the paper's rows apart.",
         "torch 2.13.0 and 2.13.1",
@@ -395,7 +409,7 @@ def test_the_page_says_what_the_report_says(page):
         "2 cores of A Processor",
         "0123456789ab, with changes",
     ):
-        assert words in text, words
+        assert told in text, told
     assert page.count('class="best"') == 4 + 2 + 1
     assert len(page.encode()) < 400_000
 
@@ -466,6 +480,16 @@ def test_the_pages_files_are_part_of_the_package():
     folder = files("gflowout.report") / "page"
     names = {each.name for each in folder.iterdir()}
     assert {"page.html", "style.css", "axes.js", "plots.js", "page.js"} <= names
+
+
+def test_words_are_explained_if_they_are_used(page):
+    assert set(words.METHODS) == set(ARMS)
+    told = page[page.index("words") : page.index('class="numbers"')]
+    for name in (*report_files.TITLES, "accuracy", "NLL", "ECE"):
+        assert f"<dt>{escape(name)}</dt>" in told, name
+    assert "AUROC" not in told
+    assert words.measures(["AUPRC", "precision"]).keys() == {"AUPR"}
+    assert words.measures(["Dempster–Shafer AUROC"]).keys() == {"AUROC", "Dempster-Shafer"}  # noqa: RUF001
 
 
 # Markdown and LaTeX

@@ -10,14 +10,14 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any, get_args
 
 import gflowout
-from gflowout.report import blocks, colours, plots
+from gflowout.report import blocks, colours, plots, words
 from gflowout.report.build import Facts, Part, Report
 from gflowout.report.content import OURS, Claim, Table, Verdict
 from gflowout.runs.table import span
@@ -84,7 +84,7 @@ def page(report: Report, title: str = "") -> str:
             f'<li><a href="#{name}">{escape(text)}</a></li>'
             for name, text in [*contents, ("facts", "How it was made")]
         ),
-        body="\n".join([_summary(report, title, papers), *parts]),
+        body="\n".join([_summary(report, title, papers, slots), *parts]),
         footer=_footer(report.facts),
         data=plots.to_json({"plots": drawn}),
         script=script,
@@ -94,18 +94,19 @@ def page(report: Report, title: str = "") -> str:
 # Summary
 
 
-def _summary(report: Report, title: str, papers: bool) -> str:
+def _summary(report: Report, title: str, papers: bool, slots: Mapping[str, int]) -> str:
     claims = [(part, claim) for part in report.parts for claim in part.section.claims]
     made = [
         '<section class="summary" id="summary">',
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">{escape(_INTRO)}</p>' if papers else "",
+        _words(report, slots),
         _key_figures(report),
     ]
     if claims:
         made += [
             "<h3>What the paper says, and what became of it here</h3>",
-            _tally(claim for _, claim in claims),
+            _tally([claim for _, claim in claims]),
             *(_verdicts(verdict, claims) for verdict in get_args(Verdict)),
         ]
     made += ["<h3>Study by study</h3>" if claims else "", '<ul class="cards">']
@@ -162,18 +163,39 @@ def _key_figures(report: Report) -> str:
     return f'<ul class="numbers">{cells}</ul>'
 
 
-def _tally(claims: Iterable[Claim]) -> str:
+def _tally(claims: Sequence[Claim]) -> str:
     counts = Counter(claim.verdict for claim in claims)
-    return (
-        '<p class="tally">'
-        + " ".join(
-            f'<span class="verdict {blocks.css_class(verdict)}">{counts[verdict]} '
-            f"{escape(verdict)}</span>"
-            for verdict in get_args(Verdict)
-            if counts[verdict]
-        )
-        + "</p>"
+    marks = " ".join(
+        f'<span class="verdict {blocks.css_class(verdict)}">{counts[verdict]} '
+        f"{escape(verdict)}</span>"
+        for verdict in get_args(Verdict)
+        if counts[verdict]
     )
+    many = f"Of {len(claims)} claims of the paper" if len(claims) > 1 else "The paper's claim"
+    return f'<p class="tally"><span>{many}:</span> {marks}</p>'
+
+
+def _words(report: Report, slots: Mapping[str, int]) -> str:
+    """Methods and measures of the page in a line each, folded."""
+    names = dict.fromkeys(slots)
+    texts: list[str] = []
+    for part in report.parts:
+        for block in part.section.blocks:
+            if isinstance(block, Table):
+                names |= dict.fromkeys(row.title for row in block.rows)
+                texts += [column.title for column in block.columns]
+            elif isinstance(block, plots.PLOTS):
+                texts.append(block.y)
+    known = [words.methods(names), words.measures(texts)]
+    lists = "".join(
+        "<dl>"
+        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in each.items())
+        + "</dl>"
+        for each in known
+        if each
+    )
+    head = "<summary>The methods and the measures, in a line each</summary>"
+    return f'<details class="more words">{head}{lists}</details>' if lists else ""
 
 
 def _verdict(claim: Claim) -> str:

@@ -12,6 +12,9 @@ from gflowout.report import tables
 from gflowout.report.build import Part, Report
 from gflowout.report.content import Column, Table
 
+WIDE = 6
+"""Tables of more columns are set smaller."""
+
 _SIGNS = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -102,6 +105,7 @@ def table(content: Table, label: str = "") -> str:
         [
             r"\begin{table}[htbp]",
             r"\centering",
+            *([r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"] if wide > WIDE else []),
             rf"\caption{{{caption}}}",
             *([rf"\label{{{label}}}"] if label else []),
             rf"\begin{{tabular}}{{l{'r' * len(content.columns)}}}",
