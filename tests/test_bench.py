@@ -15,6 +15,9 @@ _NETWORKS = ("mlp-step", "mlp-predict", "resnet-step", "resnet-predict")
 SOME = ("none", "mc", "concrete", "contextual", "id-gflowout", "id-gflowout draws=1", "gflowout")
 
 
+DEEP = [f"depth-{net}{depth}" for net in ("", "transformer-") for depth in (8, 16, 32, 64)]
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
@@ -31,8 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_table_has_every_method(written: Path) -> None:
     record = json.loads((written / "b.json").read_text())
     names = [table.name for table in bench.tables(2, 2, 2, 16)]
-    deep = [f"depth-{depth}" for depth in (8, 16, 32, 64)]
-    assert list(record["tables"]) == [name for name in names if name not in deep]
+    assert list(record["tables"]) == [name for name in names if name not in DEEP]
     for table, result in record["tables"].items():
         few = methods.FEW if table == "resnet-predict-16" else SOME
         if "mlp" in table or "resnet" in table:
@@ -179,7 +181,8 @@ def test_rounds_are_those_of_the_issue() -> None:
     assert (command.MLP_ROUNDS, command.RESNET_ROUNDS) >= (50, 15)
     repeats = {table.name: table.repeats for table in bench.tables(64, 50, 15)}
     for target in targets.TARGETS:
-        assert repeats[target.table] >= (50 if target.table.startswith("mlp") else 10)
+        least = {"mlp": 50, "resnet": 15, "memory": 10, "depth": 5}[target.table.partition("-")[0]]
+        assert repeats[target.table] >= least
 
 
 def _table(name: str, log: list[str], repeats: int = 1) -> bench.Table:
@@ -268,7 +271,7 @@ class TestTargets:
     def test_every_target_finds_its_figure(self, written: Path) -> None:
         record = json.loads((written / "b.json").read_text())
         found = [(row["table"], row["case"].partition(",")[0]) for row in record["targets"]]
-        missing = ("depth-8", "depth-16", "depth-32", "depth-64", "memory")  # cut for the test
+        missing = (*DEEP, "memory")  # cut for the test
         assert found == [
             (target.table, target.case) for target in targets.TARGETS if target.table not in missing
         ]

@@ -37,7 +37,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, largest: int = 256
     """
     return [
         *method_tables(width, mlp_repeats, resnet_repeats, largest),
-        *depth_tables(resnet_repeats),
+        *depth_tables(-(-resnet_repeats // 3), width),
         memory_table(-(-mlp_repeats // 5)),
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats),

@@ -57,7 +57,12 @@ TARGETS: list[Target] = [
         Target("memory", f"{method}, 500 draws", GROWTH, 1.2)
         for method in ("mc", "concrete", "contextual", "id-gflowout", "gflowout")
     ),
-    *(Target(f"depth-{depth}", "all", "mc", 1.1) for depth in (4, 8, 16, 32, 64)),
+    *(
+        Target(f"depth-{network}{depth}", case, "mc", 1.1)
+        for network in ("", "transformer-")
+        for depth in (4, 8, 16, 32, 64)
+        for case in ("all", "summary")
+    ),
 ]
 """All bounds, in the order in which they are shown."""
 
