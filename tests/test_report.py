@@ -523,6 +523,17 @@ def test_markdown_is_read_as_it_is_meant():
     assert "html_block" not in {token.type for token in MarkdownIt().parse(text)}
 
 
+def test_the_paper_alone_is_labelled_as_well():
+    rows = [Row("a", cells(1.0), "paper"), Row("b", cells(2.0), "paper")]
+    table = Table("t", "method", [Column("x", "high")], rows)
+    section = Section(blocks=[table])
+    made = html.page(build.Report([build.Part("x", None, section)]))
+    assert "Figures of the paper" in made
+    assert "Figures of the paper" in latex.table(table)
+    assert markdown.table(table).count("*paper*") == 2
+    assert tables.note([table]) == "Bold: best."
+
+
 def test_latex_tables_have_their_cells():
     text = latex.document(report_files.report())
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 2

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from gflowout.report import plots, tables
-from gflowout.report.content import Block, Column, Picture, Pictures, Section, Table, Text
+from gflowout.report.content import OURS, Block, Column, Picture, Pictures, Section, Table, Text
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
@@ -90,7 +90,7 @@ def _table(table: Table) -> str:
     bodies = []
     for source, rows in groups:
         lines = []
-        if len(groups) > 1:
+        if len(groups) > 1 or source != OURS:
             wide = len(table.columns)
             lines.append(
                 f'<tr class="source"><th scope="rowgroup">{escape(tables.heading(source))}</th>'

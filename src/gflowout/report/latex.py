@@ -10,7 +10,7 @@ import unicodedata
 
 from gflowout.report import tables
 from gflowout.report.build import Part, Report
-from gflowout.report.content import Column, Table
+from gflowout.report.content import OURS, Column, Table
 
 WIDE = 6
 """Tables of more columns are set smaller."""
@@ -86,7 +86,7 @@ def table(content: Table, label: str = "") -> str:
     lines: list[str] = []
     groups = tables.groups(content)
     for source, rows in groups:
-        if len(groups) > 1:
+        if len(groups) > 1 or source != OURS:
             rule = [r"\midrule"] if lines else []
             head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(tables.heading(source))}}}}} \\"
             lines += [*rule, head]

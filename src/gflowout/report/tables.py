@@ -99,8 +99,8 @@ def note(tables: Iterable[Table]) -> str:
         what = "Mean ± standard error over" if errors else "Mean over"
         parts.append("One run each." if runs == [1] else f"{what} {span} runs.")
     if any(best(table) for table in tables):
-        papers = any(row.source == PAPER for table in tables for row in table.rows)
-        parts.append("Bold: best, the paper's rows apart." if papers else "Bold: best.")
+        both = any(len({row.source for row in table.rows}) > 1 for table in tables)
+        parts.append("Bold: best, the paper's rows apart." if both else "Bold: best.")
     return " ".join(parts)
 
 
