@@ -37,7 +37,7 @@ _DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": images_presets.CIF
 _OPTIONS: dict[str, Options] = {
     "smoke": {"points": [9, 18], "test": 20, "finetune": {"fit.epochs": 1, "rate": 0.3}},
     # Fine-tuning passes over 15,000 points per epoch: two epochs cost as much as the training.
-    "cpu": {"points": list(POINTS), "test": 1000, "finetune": {"fit.epochs": 2, "rate": 0.3}},
+    "cpu": {"points": list(POINTS), "test": 600, "finetune": {"fit.epochs": 2, "rate": 0.3}},
     "paper": {
         "points": list(POINTS),
         "test": 10000,
