@@ -16,9 +16,6 @@ from gflowout.report.content import OURS, Block, Column, Picture, Pictures, Sect
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
 
-FOLDED = 6
-"""Longer lists of details are folded away."""
-
 
 def switches(section: Section, slots: Mapping[str, int]) -> str:
     """One switch for each method that the plots of a section show."""
@@ -71,10 +68,10 @@ def plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], prefix: 
 def block(content: Block) -> str:
     """Any block but a plot."""
     if isinstance(content, Text):
-        if content.title or len(content.paragraphs) > FOLDED:
+        folded = tables.folded(content)
+        if folded is not None:
             items = "".join(f"<li>{escape(text)}</li>" for text in content.paragraphs)
-            title = content.title or f"{len(content.paragraphs)} sentences more"
-            head = f"<summary>{escape(title)}</summary>"
+            head = f"<summary>{escape(folded)}</summary>"
             return f'<details class="more">{head}<ul>{items}</ul></details>'
         return "".join(f"<p>{escape(text)}</p>" for text in content.paragraphs)
     if isinstance(content, Table):

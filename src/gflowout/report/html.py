@@ -17,7 +17,7 @@ from string import Template
 from typing import Any, get_args
 
 import gflowout
-from gflowout.report import blocks, colours, plots, words
+from gflowout.report import blocks, colours, plots, tables, words
 from gflowout.report.build import Facts, Part, Report
 from gflowout.report.content import OURS, Claim, Table, Verdict
 from gflowout.runs.table import span
@@ -35,6 +35,7 @@ _DARK = {
     "good": "#4fcf9f",
     "bad": "#ff8a80",
     "none": "#a3adb7",
+    "shade": "#000000aa",
 }
 _LIGHT = {
     "page": "#ffffff",
@@ -49,6 +50,7 @@ _LIGHT = {
     "good": "#0b7a56",
     "bad": "#b3261e",
     "none": "#5b6570",
+    "shade": "transparent",
 }
 _INTRO = (
     "Dropout switches off units of a network at random. Asked several times, such a network gives "
@@ -132,7 +134,7 @@ def _verdicts(verdict: str, claims: Sequence[tuple[Part, Claim]]) -> str:
     )
     head = f'<span class="verdict {blocks.css_class(verdict)}">{escape(verdict)}</span>'
     listed = f'<ul class="claims">{items}</ul>'
-    if verdict == get_args(Verdict)[-1] and len(found) > blocks.FOLDED:
+    if verdict == get_args(Verdict)[-1] and len(found) > tables.FOLDED:
         return f'<details class="more"><summary>{head}: {len(found)}</summary>{listed}</details>'
     return f'<div class="verdicts"><h4>{head}</h4>{listed}</div>'
 

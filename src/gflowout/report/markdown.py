@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -87,11 +88,7 @@ def _part(part: Part) -> list[str]:
         made.append("\n".join(f"- {_escape(text)}" for text in part.section.findings))
     for block in part.section.blocks:
         if isinstance(block, Text):
-            if block.title:
-                listed = "\n".join(f"- {_escape(text)}" for text in block.paragraphs)
-                made += [f"**{_escape(block.title)}**", listed]
-            else:
-                made += [_escape(text) for text in block.paragraphs]
+            made += _text(block)
         elif isinstance(block, Table):
             told = " ".join(filter(None, [block.caption, tables.note([block])]))
             made += [
@@ -108,6 +105,14 @@ def _part(part: Part) -> list[str]:
             f"seed{'' if seeds == 1 else 's'}.{also}"
         )
     return made
+
+
+def _text(block: Text) -> list[str]:
+    folded = tables.folded(block)
+    if folded is None:
+        return [_escape(text) for text in block.paragraphs]
+    listed = "\n".join(f"- {_escape(text)}" for text in block.paragraphs)
+    return [f"<details><summary>{html.escape(folded)}</summary>", listed, "</details>"]
 
 
 def _facts(report: Report) -> list[str]:

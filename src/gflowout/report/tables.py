@@ -1,4 +1,4 @@
-"""What the tables of all formats have in common: figures as text, and which are best.
+"""What tables and texts of all formats have in common: figures as text, which are best, what folds.
 
 Knows nothing of any format.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gflowout.report.content import OURS, PAPER, Cell, Column, Row, Table
+from gflowout.report.content import OURS, PAPER, Cell, Column, Row, Table, Text
 
 ARROWS = {"high": "↑", "low": "↓", None: ""}
+FOLDED = 6
+"""Longer lists of details are folded away."""
 PAPERS = "Figures of the paper"
 """Heading above rows that were taken from it."""
 
@@ -102,6 +104,22 @@ def note(tables: Iterable[Table]) -> str:
         both = any(len({row.source for row in table.rows}) > 1 for table in tables)
         parts.append("Bold: best, the paper's rows apart." if both else "Bold: best.")
     return " ".join(parts)
+
+
+def folded(text: Text) -> str | None:
+    """What stands for a text that is folded away; ``None`` for one that is not.
+
+    Examples:
+        >>> folded(Text(["One.", "Two."])), folded(Text(["One."], "Details"))
+        (None, 'Details')
+        >>> folded(Text(["The first of many sentences."] * 9))
+        '9 sentences: The first of many sentences. ...'
+    """
+    if text.title or len(text.paragraphs) <= FOLDED:
+        return text.title or None
+    first = " ".join(text.paragraphs[0].split())
+    start = first if len(first) <= 60 else first[:60].rsplit(" ", 1)[0]
+    return f"{len(text.paragraphs)} sentences: {start} ..."
 
 
 def check(table: Table) -> Table:
