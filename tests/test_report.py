@@ -308,6 +308,15 @@ def test_presets_are_told_in_commands(tmp_path, monkeypatch):
     ]
 
 
+def test_names_with_spaces_are_quoted_in_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report_files.write_records(Path("my results"), "my study")
+    assert build.build("my results").facts.commands == [
+        "gflowout study run 'my study.yaml' --out 'my results'",
+        "gflowout report 'my results' -o report.html",
+    ]
+
+
 @pytest.mark.parametrize(
     ("metric", "good"),
     [("test/accuracy", "high"), ("ood.svhn/auroc", "high"), ("fpr95", "low"), ("macro_f1", "high"),

@@ -6,6 +6,7 @@ Knows the studies, but no format.
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -258,9 +259,14 @@ def _machine(found: Mapping[str, Any]) -> str:
 def _commands(
     folder: Path, kept: Sequence[Record], papers: list[str], others: list[str]
 ) -> list[str]:
-    where = folder.as_posix() if not folder.is_absolute() else folder.name  # pages are shared
+    # Pages are shared, so they tell no path of this machine.
+    where = shlex.quote(folder.as_posix() if not folder.is_absolute() else folder.name)
     presets = [str(record["options"].get("preset", folder.name)) for record in kept]
     preset = next((name for name in presets if name in PRESETS), "PRESET")
     made = [f"gflowout study run {name} --preset {preset} --out {where}" for name in papers]
-    made += [f"gflowout study run {name}.yaml --out {where}" for name in others if name != TUNING]
+    made += [
+        f"gflowout study run {shlex.quote(f'{name}.yaml')} --out {where}"
+        for name in others
+        if name != TUNING
+    ]
     return [*made, f"gflowout report {where} -o report.html"]

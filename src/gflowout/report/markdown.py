@@ -64,7 +64,8 @@ def _told(report: Report) -> str:
     return (
         f"{facts.runs} runs{trials}, {span(facts.seconds)} of computing. Figures are means ± "
         "standard errors over seeds; rows marked *paper* are the paper's own figures, all others "
-        "were measured. The same with plots: `gflowout report RESULTS -o report.html`."
+        "were measured. The same with plots: "
+        f"`{facts.commands[-1] if facts.commands else 'gflowout report RESULTS -o report.html'}`."
     )
 
 
