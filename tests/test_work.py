@@ -25,6 +25,7 @@ from gflowout.bench import guard, memory, work_tables
 from gflowout.bench.methods import BARE, DRAWS, METHODS, models, prediction
 from gflowout.bench.work import Work, count
 from gflowout.prefix import prefix_once
+from gflowout.products import SharedProduct
 from gflowout.trajectory import Noise
 
 FILE = Path(__file__).with_name("work.json")
@@ -275,6 +276,17 @@ class TestMemory:
         part = 4 * max(2**17, 64 * shape[-1])
         assert work.peak <= 4 * output.numel() + 3 * part
 
+    @pytest.mark.parametrize("shape", [(500, 128, 10), (601, 333, 3), (40_000, 5, 2)])
+    def test_the_mean_needs_no_probabilities_of_all_samples(self, shape: tuple[int, ...]) -> None:
+        torch.manual_seed(0)
+        outputs, likelihood = torch.randn(shape), gfo.Categorical(shape[-1])
+        work = count(lambda: gfo.Predictive(outputs, likelihood).mean)
+        assert work.peak < 0.9 * 4 * outputs.numel()
+        mean = gfo.Predictive(outputs, likelihood).mean
+        torch.testing.assert_close(mean, outputs.softmax(-1).mean(0))
+        known = gfo.Predictive(outputs, likelihood)
+        torch.testing.assert_close(known.samples.mean(0), known.mean)
+
     def test_a_gradient_passes_through_many_probabilities(self) -> None:
         output = torch.randn(30_000, 10, requires_grad=True)
         (gradient,) = torch.autograd.grad(gfo.Categorical(10).samples(output)[:, 0].sum(), output)
@@ -320,6 +332,15 @@ class TestCount:
         images = torch.randn(2, 3, 8, 8)
         conv = nn.Conv2d(3, 4, 3, padding=1)
         assert count(lambda: conv(images)).flops == 2 * (2 * 8 * 8) * 4 * (3 * 9)
+
+    def test_tensors_that_know_what_to_do(self) -> None:
+        """Masks that a layer takes into its weights: 4 of 6 units for 8 rows, 5 outputs."""
+        batch, masks, layer = torch.randn(8, 6), torch.ones(4, 6), nn.Linear(6, 5)
+        with torch.no_grad():
+            work = count(lambda: layer(SharedProduct(batch, masks)))
+        assert (work.products, work.flops) == (1, 2 * 8 * 6 * 20)
+        weights, found, result = 4 * 20 * 6, 4 * 8 * 20, 4 * 4 * 8 * 5
+        assert (work.allocated, work.held) == (weights + found + result, result)
 
     def test_the_same_again(self) -> None:
         x = torch.randn(4, 784)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Literal
 
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from gflowout import uncertainty
 from gflowout.likelihoods import Gaussian, Likelihood
+
+_AT_A_TIME = 2**17
+"""Elements of the outputs that the mean turns into probabilities at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,14 @@ class Predictive:
     @cached_property
     def mean(self) -> Tensor:
         """Average over the samples of the probabilities (never of the logits), or of the means."""
-        return self.samples.mean(0)
+        draws = max(1, _AT_A_TIME * len(self.outputs) // max(1, self.outputs.numel()))
+        if "samples" in self.__dict__ or draws >= len(self.outputs):
+            return self.samples.mean(0)
+        # Probabilities of all samples would take as much memory as the outputs once more.
+        starts = range(0, len(self.outputs), draws)
+        parts = (self.outputs[start : start + draws] for start in starts)
+        sums = (self._per_output(self.likelihood.samples, part).sum(0) for part in parts)
+        return reduce(torch.add, sums) / len(self.outputs)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log of the average likelihood of labels, [batch]; its negative mean is the NLL.
@@ -134,10 +144,13 @@ class Predictive:
             raise self._not_for(score)
         return self._per_output(self.likelihood.class_logits).softmax(-1)
 
-    def _per_output(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _per_output(
+        self, function: Callable[[Tensor], Tensor], outputs: Tensor | None = None
+    ) -> Tensor:
         """Apply what takes an output, [batch, ...], to all: a batch of one is no class axis."""
-        values = function(self.outputs.flatten(0, 1))
-        return values.reshape(*self.outputs.shape[:2], *values.shape[1:])
+        outputs = self.outputs if outputs is None else outputs
+        values = function(outputs.flatten(0, 1))
+        return values.reshape(*outputs.shape[:2], *values.shape[1:])
 
     def _regression(self, score: str) -> None:
         if not isinstance(self.likelihood, Gaussian):

@@ -93,12 +93,17 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if any(kind not in (Tensor, nn.Parameter) for kind in types):
+            return NotImplemented  # tensors that know what to do: what they do comes by here
         kwargs = kwargs or {}
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None and func._can_decompose():  # asked for by such tensors as a whole
+            with self:
+                return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         work = self._work
         work.operations += 1
         made = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
-        formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             work.products += 1
             work.flops += formula(*args, **kwargs, out_val=result)
