@@ -267,8 +267,8 @@ def test_the_old_study_is_still_there():
 
 
 def test_cost_is_measured_on_two_epochs(monkeypatch):
-    assert estimates._start_up() > 0.2  # a process that imports torch
-    monkeypatch.setattr(estimates, "_start_up", lambda: 0.25)
+    assert estimates.start_up() > 0.2  # a process that imports torch
+    monkeypatch.setattr(estimates, "start_up", lambda: 0.25)
     run = Run("s", "mc", "d", 0, {"fit.epochs": 10, "before": 0.3, "epoch": 0.1, "tells": True})
     price = estimates.measure(run, "tuning_work:epochs")
     assert (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
 import types
 
 import pytest
+from data_files import write_mnist
 from typer.testing import CliRunner
 
 from gflowout import commands
@@ -173,6 +175,30 @@ def test_the_plan(tmp_path):
     assert re.search(r"trials on mnist: 0 of 9 runs to do at 0.0 s \(mean of 9 done\)", plan)
     assert re.search(r"runs on mnist: 3 of 6 runs to do at 0.0 s \(mean of 3 done\)", plan)
     assert plan.splitlines()[-1].startswith("estimated cost: 0.0 s of computing")
+
+
+def test_a_price_from_a_few_steps(tmp_path, monkeypatch, toys):
+    write_mnist(tmp_path / "mnist", count=60)
+    options = {"data.source": "mnist", "data.batch_size": 20, "fit.epochs": 100}
+
+    def runs(preset, chosen):
+        return [
+            Run("good", arm, "mnist", 0, {**options, "tuned": {"fit.lr": 0.1}})
+            for arm in ("gflowout", "ensemble")
+        ]
+
+    for name in ("good", "other"):
+        study = dataclasses.replace(toys[name], runs=runs, tuning=lambda preset: [])
+        monkeypatch.setattr(sys.modules[f"gflowout.experiments.{name}"], "STUDY", study)
+    monkeypatch.setattr(studies, "STUDIES", ("good", "other"))
+    plan = command("all", tmp_path / "o", "--dry-run", "--data-dir", tmp_path)
+    assert "runs on mnist: 2 of 2 runs to do at" in plan
+    assert "2 runs on networks that others train: scoring alone, which is not counted" in plan
+    assert "gflowout, from a few steps; scoring comes on top" in plan
+    assert plan.splitlines()[-1].startswith("estimated cost:")
+    assert "not known" not in plan
+    plan = command("good", tmp_path / "o", "--dry-run", "--data-dir", tmp_path / "nothing")
+    assert plan.splitlines()[-1] == "estimated cost: not known"
 
 
 def test_the_list_says_what_studies_ask_and_their_sizes():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -132,8 +133,8 @@ def dry_run(
 ) -> None:
     """Print what would be done and what it will take.
 
-    A kind of run is priced by its records, or by two epochs of one arm. Trials that several
-    studies share are counted once; models that they share are not known ahead.
+    A kind of run is priced by its records, or by a few steps or two epochs of one arm. Trials that
+    several studies share are counted once, and so are networks.
     """
     from gflowout.experiments import estimates
     from gflowout.experiments import study as studies
@@ -141,6 +142,7 @@ def dry_run(
 
     finished = records.finished(out) if out.is_dir() else set()
     counted: set[str] = set()
+    trained: set[str] = set()
     total: float | None = 0.0
     for each in _load(names, preset, part, out):
         if each.study is None or each.plan is None:
@@ -156,11 +158,24 @@ def dry_run(
             f"{each.name}, {preset}: {len(each.plan.trials)} trials{also} and "
             f"{len(each.plan.runs)} runs, records in {out}{later}"
         )
-        runs = [*trials, *each.plan.runs]
-        kinds = estimates.tally(runs, finished, _sort)
         known = estimates.from_records(out, [studies.TUNING, each.name], _sort)
+        runs = list(trials)
+        spared = 0
+        for run in each.plan.runs:
+            networks = _networks(run, out)
+            if networks in trained and run.id not in finished and _sort(run) not in known:
+                spared += 1
+            else:
+                runs.append(run)
+            if networks is not None:
+                trained.add(networks)
+        kinds = estimates.tally(runs, finished, _sort)
         with studies.data_directory(data_dir):
             lines, seconds = estimates.left_to_do(kinds, known, _price(runs, each.study.work))
+        if spared:
+            lines.append(
+                f"{spared} runs on networks that others train: scoring alone, which is not counted"
+            )
         for line in lines:
             typer.echo(f"  {line}")
         total = None if total is None or seconds is None else total + seconds
@@ -248,7 +263,7 @@ def _sort(run: Run) -> Kind:
 
 
 def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
-    """Prices a kind by a short run of GFlowOut, or of its first arm if that is not among them."""
+    """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
     import dataclasses
 
     from gflowout.experiments import estimates
@@ -257,16 +272,63 @@ def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _sort(run) == kind]
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        found = estimates.measure(typical, work)
+        found = _few_steps(typical) or estimates.measure(typical, work)
         if found.seconds is None:
             return found
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
+        if kind[0] == "trials":
+            members = [1]  # of an ensemble one member is tuned
         seconds = found.seconds * sum(members) / len(members)
         return dataclasses.replace(
             found, seconds=seconds, source=f"{typical.method}, {found.source}"
         )
 
     return price
+
+
+def _networks(run: Run, out: Path) -> str | None:
+    """A name of the networks of a run; ``None`` if its options do not configure any."""
+    from gflowout.experiments import models
+    from gflowout.experiments.arms import ARMS
+    from gflowout.pipeline.config import ConfigError
+    from gflowout.runs import Context
+
+    options = run.to_dict()["options"]
+    if run.method not in ARMS or "data.source" not in options:
+        return None
+    dotted = {key: value for key, value in options.items() if "." in key}
+    arm = ARMS[run.method]
+    try:
+        wanted = models.settings(arm, dotted, options.get("tuned", {}), run.seed)
+    except ConfigError:
+        return None
+    return f"{arm.members} x {models.folder_of(wanted, Context(out / run.id))}"
+
+
+def _few_steps(run: Run) -> Price | None:
+    """Price of training what a run's options configure; ``None`` if they do not."""
+    from gflowout.data.errors import DataError
+    from gflowout.experiments.arms import ARMS
+    from gflowout.experiments.estimates import Price, start_up
+    from gflowout.experiments.models import settings
+    from gflowout.pipeline import plan, sources
+    from gflowout.pipeline.config import ConfigError
+
+    options = run.to_dict()["options"]
+    if run.method not in ARMS or "data.source" not in options:
+        return None
+    dotted = {key: value for key, value in options.items() if "." in key}
+    try:
+        wanted = settings(ARMS[run.method], dotted, options.get("tuned", {}), run.seed)
+        began = time.perf_counter()
+        task = sources.load(wanted.data, wanted.seed)
+        reading = time.perf_counter() - began
+        seconds = start_up() + reading + plan.plan(wanted, task).total
+    except ConfigError:
+        return None
+    except DataError as error:
+        return Price(None, str(error).splitlines()[0])
+    return Price(seconds, "from a few steps; scoring comes on top")
 
 
 def _words(text: str | None) -> list[str] | None:

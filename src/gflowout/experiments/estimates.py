@@ -78,7 +78,7 @@ def measure(run: Run, work: str) -> Price:
         record = execute(Task(work, short, Path(folder)), hear)
     if record["error"] is not None:
         return Price(None, f"a short run failed: {record['error']['message']}")
-    whole, start = float(record["seconds"]), _start_up()
+    whole, start = float(record["seconds"]), start_up()
     if few == epochs:
         return Price(start + whole, "measured once")
     if half and last:
@@ -99,7 +99,7 @@ def _warm_up(run: Run, work: str) -> None:
 
 
 @functools.cache
-def _start_up() -> float:
+def start_up() -> float:
     """Seconds that a process takes to start and to load the libraries of training."""
     began = time.perf_counter()
     code = "import gflowout.pipeline.run, lightning.pytorch"
