@@ -52,7 +52,7 @@ _NETWORKS: dict[str, dict[str, Options]] = {
 _TRIALS: dict[str, dict[str, Options]] = {
     "smoke": {"mnist": {}, "cifar": {}},
     "cpu": {
-        "mnist": {"data.limit": 6000},
+        "mnist": {"data.limit": 20000, "fit.epochs": 6},
         "cifar": {"data.limit": 2400, "fit.epochs": 3},
     },
     "paper": {"mnist": {}, "cifar": {"fit.epochs": 60, "fit.patience": 20}},
