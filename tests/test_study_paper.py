@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from data_files import write_mnist
 from typer.testing import CliRunner
 
-from gflowout import commands
+from gflowout import commands, study_paper
 from gflowout.experiments import selection
 from gflowout.experiments import study as studies
 from gflowout.experiments.selection import Part
 from gflowout.experiments.study import Study
 from gflowout.report.content import Section
-from gflowout.runs import Run, read
+from gflowout.runs import Run, read, run_study
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 ARMS = ("none", "mc", "gflowout")
@@ -248,3 +250,56 @@ def test_the_data_directory_reaches_the_runs_and_is_forgotten(tmp_path, monkeypa
     command("good", tmp_path, "--data-dir", tmp_path, preset="smoke")
     assert set(seen) == {str(tmp_path)}
     assert "GFLOWOUT_DATA" not in os.environ
+
+
+# The page on studies
+
+
+def page():
+    return (Path(__file__).parents[1] / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_all_studies_and_its_commands_are_good(monkeypatch):
+    monkeypatch.undo()  # the real studies
+    for name in studies.STUDIES:
+        assert f"\n| `{name}` |" in page()
+    shell = "".join(re.findall(r"```sh\n(.*?)```", page(), re.S))
+    lines = [shlex.split(line, comments=True) for line in shell.splitlines()]
+    ours = [words[3:] for words in lines if words[:3] == ["gflowout", "study", "run"]]
+    assert len(ours) == 3
+    for name, *rest in ours:
+        assert study_paper.names_of(name)
+        assert rest[rest.index("--preset") + 1] in studies.PRESETS
+    assert all(f"| `{preset}` |" in page() for preset in studies.PRESETS)
+
+
+def test_the_code_of_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()
+    compares, adds = re.findall(r"```python\n(.*?)```", page(), re.S)
+    runs = [
+        Run("robustness", arm, "mnist", seed) for arm in ("mc", "gflowout") for seed in range(3)
+    ]
+    monkeypatch.setattr(sys.modules[__name__], "work", rotated)
+    run_study(
+        runs, f"{__name__}:work", tmp_path / "results" / "cpu", engine="inline", progress=False
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(compares, {})
+    assert capsys.readouterr().out.startswith("GFlowOut is better than mc in accuracy on rotated")
+    space = {}
+    exec(adds, space)
+    study = space["STUDY"]
+    for preset in studies.PRESETS:
+        plan = selection.plan(study, preset, tmp_path / "no")
+        assert plan.trials
+        assert {run.study for run in plan.runs} == {"draws"}
+    assert not study.section([]).blocks
+    metrics = {f"{count}/accuracy": count / 100 for count in space["COUNTS"]}
+    record = {"data": "mnist", "method": "mc", "seed": 0, "metrics": metrics}
+    (table,) = study.section([record]).blocks
+    assert [cell.mean for cell in table.rows[0].cells] == [0.01, 0.05, 0.2]
+
+
+def rotated(run, context):
+    better = run.method == "gflowout"
+    return {"metrics": {"rotated/accuracy": 0.3 + 0.1 * better + run.seed / (100 + better)}}
