@@ -111,6 +111,8 @@ def _summary(report: Report, title: str, papers: bool, slots: Mapping[str, int])
             _tally([claim for _, claim in claims]),
             *(_verdicts(verdict, claims) for verdict in get_args(Verdict)),
         ]
+    if len(report.parts) == 1 and report.parts[0].study is None:
+        return "\n".join([*filter(None, made), "</section>"])
     made += ["<h3>Study by study</h3>" if claims else "", '<ul class="cards">']
     for part in report.parts:
         question = f'<p class="question">{escape(part.study.question)}</p>' if part.study else ""
