@@ -83,7 +83,7 @@ def demo(
     "- `gflowout bench --only work --only memory`\n\n- `gflowout bench --resume`"
 )
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="A few rounds, in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few rounds, in two minutes.")] = False,
     width: Annotated[
         int, typer.Option(min=1, help="Channels of the first stage of ResNet-18.")
     ] = 64,
@@ -105,7 +105,7 @@ def bench(
 ) -> None:
     """Measure what every method costs, relative to the bare backbone, and compare with the targets.
 
-    Takes more than an hour on one core. The JSON file is written after each table; what an
+    Takes about an hour on one core. The JSON file is written after each table; what an
     interrupted run has measured is kept by `--resume`.
     """
     for path, option in ((out, "--out"), (plot, "--plot")):

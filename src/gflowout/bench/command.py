@@ -26,22 +26,22 @@ FORMAT = 2
 MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
 
 
-def tables(width: int, mlp_repeats: int, resnet_repeats: int, largest: int = 256) -> list[Table]:
+def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = False) -> list[Table]:
     """All tables.
 
     Args:
         width: Channels of the first stage of ResNet-18.
         mlp_repeats: Rounds of the tables with the MLP.
         resnet_repeats: Rounds of the tables with ResNet-18.
-        largest: Largest batch that ResNet-18 predicts.
+        quick: Leave out the largest batch of ResNet-18 and most of the data of ``fit``.
     """
     return [
-        *method_tables(width, mlp_repeats, resnet_repeats, largest),
-        *depth_tables(-(-resnet_repeats // 3), width),
+        *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
+        *depth_tables(resnet_repeats),
         memory_table(-(-mlp_repeats // 5)),
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats),
-        fit_table(-(-resnet_repeats // 3)),
+        fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),
     ]
 
 
@@ -62,8 +62,7 @@ def run(
     beside them are of the ratios within a round.
 
     Args:
-        quick: A few rounds on the MLP and a narrow ResNet-18, in a minute instead of more than one
-            hour.
+        quick: A few rounds on the MLP and a narrow ResNet-18, in two minutes instead of an hour.
         width: Channels of the first stage of ResNet-18; not above 8 if ``quick``.
         repeats: Rounds per table. ``None``: 50 for the MLP and 15 for ResNet-18, or 3 if ``quick``.
             Tables that take long have a fraction of these.
@@ -86,9 +85,7 @@ def run(
     progress, console = screen()
     rounds = (QUICK_ROUNDS, QUICK_ROUNDS) if quick else (MLP_ROUNDS, RESNET_ROUNDS)
     width = min(width, 8) if quick else width
-    everything = tables(
-        width, *(rounds if repeats is None else (repeats, repeats)), 16 if quick else 256
-    )
+    everything = tables(width, *(rounds if repeats is None else (repeats, repeats)), quick)
     chosen = _chosen(everything, only)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
