@@ -143,11 +143,11 @@ def dry_run(
     finished = records.finished(out) if out.is_dir() else set()
     counted: set[str] = set()
     trained: set[str] = set()
-    total: float | None = 0.0
+    total, certain = 0.0, True
     for each in _load(names, preset, part, out):
         if each.study is None or each.plan is None:
             typer.echo(f"{each.name}: {_said(each.error)}")
-            total = None
+            certain = False
             continue
         trials = [trial for trial in each.plan.trials if trial.id not in counted]
         counted |= {trial.id for trial in trials}
@@ -171,15 +171,15 @@ def dry_run(
                 trained.add(networks)
         kinds = estimates.tally(runs, finished, _sort)
         with studies.data_directory(data_dir):
-            lines, seconds = estimates.left_to_do(kinds, known, _price(runs, each.study.work))
+            lines, seconds, sure = estimates.left_to_do(kinds, known, _price(runs, each.study.work))
         if spared:
             lines.append(
                 f"{spared} runs on networks that others train: scoring alone, which is not counted"
             )
         for line in lines:
             typer.echo(f"  {line}")
-        total = None if total is None or seconds is None else total + seconds
-    typer.echo(estimates.sum_up(total, workers))
+        total, certain = total + seconds, certain and sure
+    typer.echo(estimates.sum_up(total, workers, certain))
 
 
 def catalogue() -> Iterator[str]:

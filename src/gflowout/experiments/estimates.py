@@ -121,16 +121,16 @@ def report(
         price: Finds the price of another kind.
         workers: Runs at once; ``None`` if nobody knows.
     """
-    lines, total = left_to_do(kinds, known, price)
-    return [*lines, sum_up(total, workers)]
+    lines, total, certain = left_to_do(kinds, known, price)
+    return [*lines, sum_up(total, workers, certain)]
 
 
 def left_to_do(
     kinds: Mapping[Kind, tuple[int, int]],
     known: Mapping[Kind, Price],
     price: Callable[[Kind], Price],
-) -> tuple[list[str], float | None]:
-    """A line for each kind, and all seconds together; ``None`` if some are not known."""
+) -> tuple[list[str], float, bool]:
+    """A line for each kind, all seconds that are known together, and whether all are known."""
     lines, total, certain = [], 0.0, True
     for kind, (count, done) in kinds.items():
         left = count - done
@@ -142,15 +142,22 @@ def left_to_do(
         cost = "" if each.seconds is None else f" at {span(each.seconds)}"
         method, data = kind
         lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({each.source})")
-    return lines, total if certain else None
+    return lines, total, certain
 
 
-def sum_up(total: float | None, workers: int | None) -> str:
-    """One line on all seconds together."""
-    if total is None:
+def sum_up(total: float, workers: int | None, certain: bool = True) -> str:
+    """One line on all seconds together.
+
+    Args:
+        total: Seconds that are known.
+        workers: Runs at once; ``None`` if nobody knows.
+        certain: Whether that is all.
+    """
+    if not certain and not total:
         return "estimated cost: not known"
     share = "" if workers is None else f", about {span(total / workers)} with {workers} at once"
-    return f"estimated cost: {span(total)} of computing{share}"
+    rest = "" if certain else "; and what is not known"
+    return f"estimated cost: {span(total)} of computing{share}{rest}"
 
 
 def tally(
