@@ -104,6 +104,8 @@ def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> Non
     assert verdict(claims, "random rotations").verdict == "not reproduced"
     assert verdict(claims, "five of six").verdict == "not reproduced"
     assert "Holds in 0 of 6" in verdict(claims, "five of six").why
+    assert "points on average" in verdict(claims, "five of six").why
+    assert "of width 8 (the paper's: 64) and 9,000" in verdict(claims, "random rotations").why
 
 
 def test_what_is_not_there_yet_is_said() -> None:
@@ -116,6 +118,10 @@ def test_what_is_not_there_yet_is_said() -> None:
     assert "2 to 3 seeds (not all runs are done)" in tables(section)["MNIST"].caption
     assert any("2 paired seeds" in line for line in _texts(section))
     assert verdict(section.claims, "five of six").verdict == "not testable here"
+    single = robustness.section(robust("mnist", GAP, seeds=1))
+    assert {claim.verdict for claim in single.claims} == {"not testable here"}
+    assert tables(single)["MNIST"].caption.startswith("Of one seed.")
+    assert not single.findings
     for module in (block_order, ood, adaptation):
         assert {claim.verdict for claim in module.section([]).claims} == {"not testable here"}
 

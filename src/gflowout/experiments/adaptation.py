@@ -181,7 +181,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         "accuracy after fine-tuning, mean over numbers of points, is better than that of concrete "
         "and of contextual dropout, by the paired 95 % interval"
     )
-    return [
+    made = [
         say.verdict(
             "Models trained with GFlowOut on noisy labels adapt faster than those of concrete and "
             "contextual dropout (Figure 2, bottom).", faster, len(faster), rule,
@@ -191,6 +191,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
             "their mean accuracies after fine-tuning are less than 2 points apart",
         ),
     ]  # fmt: skip
+    return [say.noting(each, say.scale(records)) for each in made]
 
 
 def _sizes(records: Sequence[Record], data: str) -> list[int]:
@@ -214,7 +215,7 @@ def _table(records: Sequence[Record], data: str, sizes: Sequence[int]) -> Table:
     columns += [say.share(f"{points:,} points", digits=2) for points in sizes]
     columns.append(say.share("Mean after", digits=2))
     measures = [say.metric(f"points-{points}/accuracy") for points in (0, *sizes)]
-    caption = f"Accuracy: mean over {say.seeds_of(records, data)} with its standard error."
+    caption = f"Accuracy. {say.means(records, data)}"
     found = say.rows(records, data, [*measures, _after(sizes)])
     return Table(TITLES[data], "Method", columns, found, caption)
 

@@ -12,6 +12,7 @@ from typing import Any
 from gflowout.experiments import compare
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.images import SAME, SEVERITIES, SHIFTS, TITLES
+from gflowout.experiments.images_presets import CIFAR
 from gflowout.experiments.study import Record
 from gflowout.experiments.summary import mean_error
 from gflowout.report.content import (
@@ -212,10 +213,11 @@ def overview(
 def sentences(
     found: Mapping[str, compare.Comparison], what: str, *, percent: bool, ours: str = "gflowout"
 ) -> list[str]:
-    """A sentence for each comparison."""
+    """A sentence for each comparison that could be made."""
     return [
         compare.sentence(each, ARMS[ours].title, ARMS[label].title, what, percent=percent)
         for label, each in found.items()
+        if each.verdict != "not comparable"
     ]
 
 
@@ -289,9 +291,32 @@ def seeds_of(records: Iterable[Record], data: str) -> str:
     return f"{counts[0]} to {counts[-1]} seeds (not all runs are done)"
 
 
+def means(records: Iterable[Record], data: str) -> str:
+    """What the figures of a table are, for its caption."""
+    count = seeds_of(records, data)
+    return "Of one seed." if count == "1 seed" else f"Mean over {count} with its standard error."
+
+
+def scale(records: Iterable[Record]) -> str:
+    """What to bear in mind where networks are smaller than the paper's; else nothing."""
+    for record in records:
+        options = record["options"]
+        width, limit = options.get("backbone.width", 64), options.get("data.limit")
+        if record["data"] in CIFAR and (width < 64 or limit is not None):
+            images = "" if limit is None else f" and {limit:,} training images"
+            return f" CIFAR here: a ResNet-18 of width {width} (the paper's: 64){images}."
+    return ""
+
+
+def noting(claim: Claim, note: str) -> Claim:
+    """A claim with more said on why."""
+    return Claim(claim.claim, claim.verdict, f"{claim.why}{note}")
+
+
 def setting(records: Iterable[Record], data: str) -> str:
     """What was trained on, from the options of a record."""
     options = next(record["options"] for record in records if record["data"] == data)
+    epochs = options["fit.epochs"]
     limit, width = options.get("data.limit"), options.get("backbone.width", 64)
     network = "an MLP 784-300-100-10"
     if data != "mnist":
@@ -299,7 +324,7 @@ def setting(records: Iterable[Record], data: str) -> str:
     amount = "all training images there are" if limit is None else f"{limit:,} training images"
     return (
         f"{TITLES[data]}: {network}, {amount} (validation included), "
-        f"{options['fit.epochs']} epochs at most, {options['samples']} draws"
+        f"{epochs} epoch{'s' if epochs > 1 else ''} at most, {options['samples']} draws"
     )
 
 

@@ -154,7 +154,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         )
         made.append(_without_svhn(say.verdict(claim, outcomes, 2, rule), outcomes))
     made += [_ensembles(records), _poor_id(records)]
-    return made
+    return [say.noting(each, say.scale(records)) for each in made]
 
 
 def _ensembles(records: Sequence[Record]) -> Claim:
@@ -202,17 +202,13 @@ def _unknown(records: Sequence[Record], data: str) -> str:
 
 def _without_svhn(claim: Claim, outcomes: Mapping[str, bool | None]) -> Claim:
     if any("SVHN" in name for name in outcomes) and all(v is None for v in outcomes.values()):
-        why = f"{claim.why} SVHN is not among the data that were run."
-        return Claim(claim.claim, "not testable here", why)
+        return say.noting(claim, " SVHN is not among the data that were run.")
     return claim
 
 
 def _noting(claim: Claim, used: set[str]) -> Claim:
-    if "svhn" in used:
-        return claim
-    return Claim(
-        claim.claim, claim.verdict, f"{claim.why} Tested with the other CIFAR in SVHN's place."
-    )
+    note = "" if "svhn" in used else " Tested with the other CIFAR in SVHN's place."
+    return say.noting(claim, note)
 
 
 def _auroc(other: str) -> say.Measure:
@@ -244,10 +240,7 @@ def _table(records: Sequence[Record], data: str, other: str) -> Table:
             for arm, (auroc, first, aupr, second) in PAPER[data].items()
         }
     count = next(record["options"]["test"] for record in records if record["data"] == data)
-    caption = (
-        f"Mean over {say.seeds_of(records, data)} with its standard error; {count:,} images of "
-        "each at most."
-    )
+    caption = f"{say.means(records, data)} Up to {count:,} images of each."
     if other not in _others(records, data):
         caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."
     title = f"{TITLES[data]} against {TITLES[other]}"
