@@ -183,6 +183,9 @@ def test_ood_tables_and_claims_without_svhn() -> None:
     ]  # fmt: skip
     published = made["CIFAR-10 against SVHN"]
     assert {row.source for row in published.rows} == {"paper"}
+    assert [column.title for column in published.columns] == [
+        "AUROC, Dempster-Shafer", "AUPR, Dempster-Shafer",
+    ]  # fmt: skip
     best = {row.title: row.cells for row in published.rows}
     assert (best["GFlowOut"][0].mean, best["GFlowOut"][0].error) == (0.955, 0.013)
     assert (best["Deep ensemble"][1].mean, best["Deep ensemble"][1].error) == (0.912, 0.006)

@@ -233,16 +233,17 @@ def _table(records: Sequence[Record], data: str, other: str) -> Table:
         for what, better in (("auroc", "high"), ("aupr", "high"), ("fpr95", "low")):
             columns.append(Column(f"{what.upper()}, {title}", better))  # type: ignore[arg-type]
             measures.append(say.metric(f"{other}/{score}/{what}"))
-    paper = {}
+    count = next(record["options"]["test"] for record in records if record["data"] == data)
+    caption = f"{say.means(records, data)} Up to {count:,} images of each."
+    if other not in _others(records, data):
+        columns, measures = columns[:2], measures[:2]  # what the paper has
+        caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."
+    paper: dict[str, list[float | Cell | None]] = {}
     if other == "svhn":
         paper = {
             arm: [Cell(auroc, first), Cell(aupr, second), *[None] * (len(columns) - 2)]
             for arm, (auroc, first, aupr, second) in PAPER[data].items()
         }
-    count = next(record["options"]["test"] for record in records if record["data"] == data)
-    caption = f"{say.means(records, data)} Up to {count:,} images of each."
-    if other not in _others(records, data):
-        caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."
     title = f"{TITLES[data]} against {TITLES[other]}"
     return Table(title, "Method", columns, say.rows(records, data, measures, paper), caption)
 
