@@ -62,6 +62,15 @@ def test_the_table_of_robustness_has_means_errors_and_the_papers_rows() -> None:
     assert len(paper) == 5
 
 
+def test_what_was_tuned_is_listed() -> None:
+    records = robust("mnist", GAP)
+    for each in records:
+        each["options"]["tuned"] = {"fit.lr": 0.003, "method.options.rate": 0.1}
+    made = tables(robustness.section(records))["Chosen on validation data"]
+    assert [row.title for row in made.rows] == [ARMS[arm].title for arm in ARMS if arm in GAP]
+    assert [cell.text for row in made.rows for cell in row.cells] == ["lr 0.003, rate 0.1"] * 5
+
+
 def test_curves_start_at_the_same_images_unshifted() -> None:
     section = robustness.section(robust("cifar10", GAP))
     curves = {block.title: block for block in section.blocks if isinstance(block, Curves)}

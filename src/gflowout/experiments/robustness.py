@@ -15,7 +15,7 @@ from gflowout.experiments import images_sections as say
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.images import SHIFTS, TITLES
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
-from gflowout.report.content import Block, Claim, Column, Section, Table, Text
+from gflowout.report.content import Block, Cell, Claim, Column, Row, Section, Table, Text
 from gflowout.runs import Context, Result, Run
 
 NAME = "robustness"
@@ -81,6 +81,8 @@ def section(records: Sequence[Record]) -> Section:
             found = say.comparisons(records, data, measure, better)  # type: ignore[arg-type]
             findings += [line] if (line := say.overview(found, what)) else []
             details += say.sentences(found, what, percent=percent)
+    if there:
+        blocks.append(tuned(records, there))
     if details:
         blocks.append(Text(details))
     return Section(findings, blocks, claims(records), tuple(there))
@@ -109,6 +111,22 @@ def table(records: Sequence[Record], data: str, paper: bool = True) -> Table:
     )
     found = say.rows(records, data, measures, published if paper else None)
     return Table(TITLES[data], "Method", columns, found, caption)
+
+
+def tuned(records: Sequence[Record], there: Sequence[str]) -> Table:
+    """What every arm has chosen on validation data."""
+    chosen = {(each["data"], each["method"]): each["options"].get("tuned", {}) for each in records}
+    rows = []
+    for label, arm in ARMS.items():
+        cells = []
+        for data in there:
+            options = chosen.get((data, label), {})
+            parts = [f"{key.split('.')[-1]} {value:g}" for key, value in options.items()]
+            cells.append(Cell(text=", ".join(parts) or "defaults"))
+        if any((data, label) in chosen for data in there):
+            rows.append(Row(arm.title, cells))
+    columns = [Column(TITLES[data]) for data in there]
+    return Table("Chosen on validation data", "Method", columns, rows)
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
