@@ -56,8 +56,8 @@ _SIZES: dict[str, dict[str, Options]] = {
         "easy-vqa": {**_TINY, "length": 8, "size": 16, "grid": 2},
     },
     "cpu": {
-        "vqa-rad": {**_SMALL, "length": 12, "fit.epochs": 6},
-        "easy-vqa": {**_SMALL, "length": 8, "fit.epochs": 6},
+        "vqa-rad": {**_SMALL, "length": 12, "fit.epochs": 8},
+        "easy-vqa": {**_SMALL, "length": 8, "fit.epochs": 5},
     },
     # Sizes and schedule of the published MCAN-small.
     "paper": {
@@ -66,13 +66,14 @@ _SIZES: dict[str, dict[str, Options]] = {
             "net.embedding_size": 300, "net.reduction_hidden": 512, "net.reduced": 1024,
             "net.dropout": 0.1, "fit.epochs": 13, "fit.warmup": 3, "fit.schedule": "milestones",
             "fit.milestones": [10 / 13, 12 / 13], "fit.gamma": 0.2, "fit.patience": 3,
-            "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14, "train": None,
-            "valid": None, "test": None,
+            "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14,
+            "features": 2048, "held_out": 0.1, "min_count": 8, "train": None, "valid": None,
+            "test": None,
         },
     },
 }  # fmt: skip
-_TRIAL: dict[str, Options] = {"smoke": {}, "cpu": {"fit.epochs": 3}, "paper": {"fit.epochs": 6}}
-"""What a trial has otherwise."""
+_TRIAL_EPOCHS = {"vqa-rad": 4, "easy-vqa": 3, "vqa-v2": 6}
+"""Trials of ``cpu`` and ``paper`` are about half as long."""
 _RATES = {"smoke": (1e-2,), "cpu": (2e-3,), "paper": (5e-5, 1e-4, 2e-4)}
 _OWN = {"smoke": 1, "cpu": 3, "paper": 3}
 NOISES = {"smoke": (2.0,), "cpu": (0.5, 1.0, 2.0, 4.0), "paper": (1.0, 2.0, 5.0)}
@@ -94,7 +95,7 @@ def tuning(preset: str) -> list[Run]:
             arm.label,
             data,
             TRIAL_SEED[preset],
-            {**_options(preset, data), **_TRIAL[preset], "tuned": tuned},
+            {**_options(preset, data), **_trial(preset, data), "tuned": tuned},
         )
         for data in DATA[preset]
         for arm in ARMS.values()
@@ -266,11 +267,17 @@ def _trained(
     return model, result
 
 
-_OF_DATA = ("batch", "grid", "size", "length", "train", "valid")
+_OF_DATA = (
+    "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count"
+)  # fmt: skip
 
 
 def _options(preset: str, data: str) -> Options:
     return {**_SIZES[preset][data], "samples": SAMPLES[preset]}
+
+
+def _trial(preset: str, data: str) -> Options:
+    return {} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}
 
 
 def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:

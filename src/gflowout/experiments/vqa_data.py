@@ -57,10 +57,21 @@ def load(name: str, seed: int, options: Mapping[str, Any]) -> Prepared:
         seed: Of the choice of training and validation questions. The test questions are the same
             for every seed.
         options: ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per question),
-            ``train``, ``valid``, ``test`` (questions at most, ``None`` for all).
+            ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
+            grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
+            :func:`gflowout.data.vqa.load`.
     """
     if name == "vqa-v2":
-        split, size = vqa.load(name, length=options["length"], seed=seed), 2048
+        size = options["features"]
+        split = vqa.load(
+            name,
+            length=options["length"],
+            seed=seed,
+            scoring="accuracy",  # as the published MCAN is trained
+            valid=options["held_out"],
+            min_count=options["min_count"],
+            features=size,
+        )
     else:
         where = os.environ.get(store.VARIABLE)
         split = _regions(name, where, seed, options["length"], options["size"], options["grid"])
