@@ -70,7 +70,7 @@ SIZES: dict[str, dict[str, Options]] = {
     },
     "cpu": {
         "mlp": {"batch": 128, "rounds": 50, "draws": 20},
-        "resnet18": {"batch": 32, "rounds": 6, "draws": 20, "width": 16},
+        "resnet18": {"batch": 32, "rounds": 8, "draws": 20, "width": 16},
     },
     "paper": {
         "mlp": {"batch": 128, "rounds": 200, "draws": 20},
