@@ -240,8 +240,10 @@ def pictures(found: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[
     """
     (x, y) = next(iter(part.batches(found.problem, len(part))))
     generator = torch.Generator().manual_seed(run.seed)
+    x = x.to(next(found.model.parameters()).device)
     pred = found.model.predict(x, samples=run.options["samples"], generator=generator)
-    entropy, spread = pred.entropy(), pred.samples.std(0, correction=0)
+    mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
+    spread = pred.samples.std(0, correction=0).cpu()
     order = entropy.argsort()
     chosen = order[torch.linspace(0, len(order) - 1, min(count, len(order))).round().long()]
     classes = found.problem.target.classes
@@ -249,7 +251,7 @@ def pictures(found: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[
         {
             "png": png(part.x[row]),
             "title": classes[int(y[row])],
-            "probabilities": _rounded(pred.mean[row]),
+            "probabilities": _rounded(mean[row]),
             "spread": _rounded(spread[row]),
             "uncertainty": round(float(entropy[row]), 4),
         }
