@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,10 @@ from gflowout.data.errors import MissingDataError
 # Machines differ; how long an example takes says nothing about whether it is right.
 settings.register_profile("gflowout", deadline=None, derandomize=True)
 settings.load_profile("gflowout")
+
+# A shell's background job ignores Ctrl-C, and so would the interrupts that tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Real copies of the data sets: $GFLOWOUT_DATA, or a folder beside the checkout.
 REAL = Path(os.environ.get(store.VARIABLE) or Path(__file__).parents[2] / "shared" / "data")

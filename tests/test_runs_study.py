@@ -204,7 +204,7 @@ def test_nothing_outlives_its_driver(how, driver, tmp_path):
     with pytest.raises(BusyError, match=f"another study is at work .*process {driver.pid}"):
         quietly(runs(1), "square", tmp_path)
     driver.send_signal(how)
-    _, told = driver.communicate(timeout=20)
+    _, told = driver.communicate(timeout=90)
     wait_for(lambda: not any(runs_work.alive(process) for process in processes))
     if how == signal.SIGINT:
         assert "stopped: 0 of 3 done, 3 left" in told

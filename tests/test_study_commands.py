@@ -255,7 +255,7 @@ def test_interrupted_and_resumed(tmp_path):
         assert time.monotonic() < limit
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "interrupted: the same command goes on where this one stopped" in told
     assert re.search(r"numbers +mc +1 +0 +1", gflowout("study", "list", out))
@@ -318,7 +318,7 @@ def test_tune_a_table_from_plan_to_best(tmp_path):
     assert "random search, 2 trials for each of mc, gflowout; valid/nll minimized" in plan
     assert "gflowout on t: 2 of 2 runs to do at" in plan
     assert "measured once" in plan
-    assert re.search(r"estimated cost: [\d.]+ s of computing", plan)
+    assert re.search(r"estimated cost: [\d.:]+( s)? of computing", plan)
     assert not out.exists()
     shown = gflowout(*arguments, "--engine", "inline")
     found = read(out, "done")
