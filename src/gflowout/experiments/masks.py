@@ -115,7 +115,8 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
     log_qs: list[Tensor] = []
     rewards: list[Tensor] = []
     drawn: list[list[Tensor]] = [[] for _ in model.sites]
-    with _on_policy(model, min(count, _AT_ONCE)) as at_once, torch.random.fork_rng(devices=[]):
+    devices = [x.device] if x.is_cuda else []
+    with _on_policy(model, min(count, _AT_ONCE)) as at_once, torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         for _ in range(-(-count // at_once)):
             losses = model(x, y=y)
@@ -132,7 +133,8 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
         fit = model.method.options.train_size * fit.mean(1, keepdim=True)
         log_q, reward = log_q[:, :1], reward[:, :1]
     beta = getattr(model.method.options, "beta", 1.0)
-    return Scored(torch.cat(masks, -1), log_q, reward - beta * fit, fit)
+    log_p = reward - beta * fit
+    return Scored(torch.cat(masks, -1).cpu(), log_q.cpu(), log_p.cpu(), fit.cpu())
 
 
 @contextmanager
@@ -153,6 +155,13 @@ def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
         model.train(training)
 
 
+def _batch(found: Fitted, part: Part) -> tuple[Tensor, Tensor]:
+    """All inputs and labels of a part, where the model is."""
+    device = next(found.model.parameters()).device
+    x, y = next(iter(part.batches(found.problem, len(part))))
+    return x.to(device), y.to(device)
+
+
 def _drawn(
     run: Run, found: Fitted, test: Part, context: Context
 ) -> tuple[Tensor, dict[str, float]]:
@@ -161,14 +170,15 @@ def _drawn(
     noisy = images.shifted(test.x, *NOISE, found, context)
     # One call for all: masks that a method shares between points are then the same throughout.
     whole = Part(torch.cat([test.x, test.x, turned, noisy]), test.y.repeat(4))
-    x, _ = next(iter(whole.batches(found.problem, len(whole))))
+    x, _ = _batch(found, whole)
     generator = torch.Generator().manual_seed(1000 * run.seed)
     samples = run.options["samples"]
     made = found.model.predict(x, samples=samples, generator=generator, return_masks=True)
     assert made.masks is not None
-    sites = [mask[:, : len(test)] for mask in made.masks]
+    drawn = [mask.cpu() for mask in made.masks]
+    sites = [mask[:, : len(test)] for mask in drawn]
     masks = torch.cat(sites, -1)
-    means = torch.cat([mask.mean(0) for mask in made.masks], -1).chunk(4)
+    means = torch.cat([mask.mean(0) for mask in drawn], -1).chunk(4)
     within, between = statistics.pair_distances(means[0], test.y)
     metrics = {
         "distance/same": statistics.manhattan(means[0], means[1]),
@@ -179,8 +189,8 @@ def _drawn(
         "keep/sd_units": float(means[0].mean(0).std()),
     }
     assert isinstance(found.model, MaskedModel)
-    for site, drawn in zip(found.model.sites, sites, strict=True):
-        metrics[f"site/{site.name}"] = float(drawn.mean())
+    for site, mask in zip(found.model.sites, sites, strict=True):
+        metrics[f"site/{site.name}"] = float(mask.mean())
     return masks, metrics
 
 
@@ -189,7 +199,7 @@ def _informed(run: Run, found: Fitted, test: Part, masks: Tensor) -> dict[str, A
     assert isinstance(found.model, MaskedModel)
     drawn = {"prediction": masks}
     if run.method in POSTERIOR:
-        x, y = next(iter(test.batches(found.problem, len(test))))
+        x, y = _batch(found, test)
         drawn["posterior"] = score(
             found.model, x, y, run.options["samples"], 1000 * run.seed + 10
         ).masks
@@ -222,7 +232,7 @@ def _rewarded(run: Run, found: Fitted, test: Part) -> dict[str, Any]:
     part = Part(test.x[: run.options["scored"]], test.y[: run.options["scored"]])
     if run.method in SHARED:  # their reward is that of the training set
         part = images.subset(found.task.train, 0, run.options["points"])
-    x, y = next(iter(part.batches(found.problem, len(part))))
+    x, y = _batch(found, part)
     scored = score(found.model, x, y, run.options["masks"], 1000 * run.seed + 20)
     metrics: dict[str, Any] = {
         "log_q/sd": float(scored.log_q.std(0).mean()),
