@@ -214,3 +214,18 @@ def test_easy_from_the_installed_package_without_importing_it(tmp_path: Path, mo
     (tmp_path / "empty").mkdir()
     assert easy.package_folder() == package / "data"
     assert len(easy.load("train", tmp_path / "empty")) == 2
+
+
+def test_features_of_ones_own_instead_of_pictures(tmp_path: Path) -> None:
+    write_rad(tmp_path / "vqa_rad")
+
+    def visual(place: Path, names: tuple[str, ...]) -> torch.Tensor:
+        assert all((place / name).is_file() for name in names)
+        return torch.arange(len(names)).float().reshape(-1, 1, 1)
+
+    split = load("vqa-rad", tmp_path, valid=0.0, visual=visual)
+    shown, *_ = split.train.batch(slice(None))
+    expected = [split.train.picture_names[row] for row in split.train.image_index]
+    assert [split.train.picture_names[int(place)] for place in shown.flatten()] == expected
+    with pytest.raises(TypeError, match="visual leaves nothing to the options size"):
+        load("vqa-rad", tmp_path, size=32, visual=visual)

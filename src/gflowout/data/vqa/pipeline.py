@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gflowout import checks
 from gflowout.data.vqa import easy, rad, v2
 from gflowout.data.vqa.accuracy import SCORINGS, TYPES
 from gflowout.data.vqa.answers import Answers
+from gflowout.data.vqa.regions import Regions
 from gflowout.data.vqa.sets import VQASet, encode, hold_out, pooled
 from gflowout.data.vqa.sources import Source
 from gflowout.data.vqa.text import LENGTH, Tokenizer
@@ -49,6 +52,7 @@ def load(
     min_count: int | None = None,
     scoring: str = "capped",
     seed: int = 0,
+    visual: Callable[[Path, tuple[str, ...]], Tensor | Regions] | None = None,
     **options: Any,
 ) -> VQASplit:
     """Load a data set of questions about pictures, ready for training.
@@ -66,6 +70,8 @@ def load(
         scoring: Targets from counts of annotators: ``"capped"``, min(count / 3, 1), or
             ``"accuracy"``, the official accuracy of the answer.
         seed: Of the choice of validation questions.
+        visual: Gives pictures or features of your own, from the data set's folder and the names of
+            the pictures, in their order. Then there are no ``options``.
         options: ``size``, ``fit``, ``channels``, ``progress`` where there are pictures;
             ``features_dir``, ``regions``, ``features``, ``cache_bytes`` where there are features.
 
@@ -75,6 +81,8 @@ def load(
     source = SOURCES[checks.choice("name", name, SOURCES)]
     checks.choice("scoring", scoring, SCORINGS)
     source.check(options)
+    if visual is not None and options:
+        raise TypeError(f"visual leaves nothing to the options {', '.join(options)}")
     folder = source.find(data_dir)
     learned, tested = pooled([source.read("train", folder), source.read(source.evaluation, folder)])
     if by_image is None:
@@ -83,7 +91,8 @@ def load(
     train, kept = learned.subset(rest), learned.subset(held)
     tokenizer = Tokenizer.fit(train.texts, length=length)
     answers = train.fitted_answers(source.min_count if min_count is None else min_count)
-    shown = source.visual(folder, train.pictures, **options)
+    read = source.visual if visual is None else visual
+    shown = read(folder, train.pictures, **options)
     sets = [
         encode(part, tokenizer, answers, shown, scoring=scoring) for part in (train, kept, tested)
     ]
