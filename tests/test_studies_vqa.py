@@ -77,6 +77,26 @@ def test_regions_are_standardised_and_padding_stays_zero(
     assert (real.std(0) - 1).abs().max() < 1e-3
 
 
+def test_features_are_kept_and_damaged_ones_made_again(
+    questions: Callable[[str], vqa_data.Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = questions("vqa-rad")
+    options = vqa_study._SIZES["smoke"]["vqa-rad"]
+
+    def again() -> torch.Tensor:
+        vqa_data._regions.cache_clear()
+        found = vqa_data.load("vqa-rad", 0, options, tmp_path).train.visual
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    assert torch.equal(again(), fresh.train.visual)
+    (path,) = (tmp_path / vqa_data.STORE).iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert torch.equal(again(), fresh.train.visual)
+    monkeypatch.setattr(vqa_data, "_decoded", None)  # not needed any more
+    assert torch.equal(again(), fresh.train.visual)
+
+
 def test_noise_leaves_padding_alone_and_is_the_same_for_all(
     questions: Callable[[str], vqa_data.Prepared],
 ) -> None:

@@ -130,7 +130,7 @@ def work(run: Run, context: Context) -> Result:
     """A trial: train and score on validation questions. A run: then answer the test questions."""
     trial = run.study == TUNING
     arm = ARMS[run.method]
-    data = vqa_data.load(run.data, run.seed, run.options)
+    data = vqa_data.load(run.data, run.seed, run.options, context.folder.parent)
     # Of an ensemble one member is tuned: what is good for it is good for all.
     members = 1 if trial else arm.members
     found = [_trained(arm, run, data, place, context) for place in range(members)]

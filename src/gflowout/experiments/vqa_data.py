@@ -7,23 +7,32 @@ on them is the same noise for all. Knows nothing of methods or training.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
 from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.data import seeds, store, vqa
 from gflowout.data.vqa import VQASet, VQASplit
+from gflowout.training.checkpoints import write_bytes
 
 DIRECTIONS = 8
 """Bins of the direction of edges."""
 BATCH = 256
+STORE = "regions"
+"""Folder of the features, beside the folders of the runs."""
+FORMAT = 1
+"""Of the features: another one makes them again."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Prepared:
     single: bool
 
 
-def load(name: str, seed: int, options: Mapping[str, Any]) -> Prepared:
+def load(name: str, seed: int, options: Mapping[str, Any], kept: Path | None = None) -> Prepared:
     """Read a data set and make its regions.
 
     Args:
@@ -60,6 +69,7 @@ def load(name: str, seed: int, options: Mapping[str, Any]) -> Prepared:
             ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
             grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
             :func:`gflowout.data.vqa.load`.
+        kept: Folder where features of pictures are kept, so that those are decoded once.
     """
     if name == "vqa-v2":
         size = options["features"]
@@ -74,7 +84,15 @@ def load(name: str, seed: int, options: Mapping[str, Any]) -> Prepared:
         )
     else:
         where = os.environ.get(store.VARIABLE)
-        split = _regions(name, where, seed, options["length"], options["size"], options["grid"])
+        split = _regions(
+            name,
+            where,
+            seed,
+            options["length"],
+            options["size"],
+            options["grid"],
+            kept,
+        )
         size = int(split.train.visual.shape[-1])
     parts = {
         part: _part(getattr(split, part), seed if part != "test" else 0, part, options)
@@ -151,19 +169,53 @@ def _part(questions: VQASet, seed: int, name: str, options: Mapping[str, Any]) -
 
 @functools.lru_cache(maxsize=2)
 def _regions(
-    name: str, where: str | None, seed: int, length: int, size: int, grid: int
+    name: str,
+    where: str | None,
+    seed: int,
+    length: int,
+    size: int,
+    grid: int,
+    kept: Path | None,
 ) -> VQASplit:
     """A split with regions; kept, since runs in one process ask for it again and again."""
-    split = vqa.load(name, where, size=size, length=length, seed=seed)
-    pictures = split.train.visual
-    assert isinstance(pictures, Tensor)
-    features = _standardised(region_features(pictures, grid), split.train.image_index.unique())
+
+    def visual(folder: Path, names: tuple[str, ...]) -> Tensor:
+        files = "\n".join(f"{each} {(folder / each).stat().st_size}" for each in names)
+        text = f"{FORMAT} {size} {grid} {folder.resolve()}\n{files}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = None if kept is None else kept / STORE / f"{name}-{digest}.safetensors"
+        return _found(path, lambda: _decoded(name, folder, names, size, grid))
+
+    split = vqa.load(name, where, length=length, seed=seed, visual=visual)
+    features = split.train.visual
+    assert isinstance(features, Tensor)
+    features = _standardised(features, split.train.image_index.unique())
     return replace(
         split,
         train=replace(split.train, visual=features),
         valid=replace(split.valid, visual=features),
         test=replace(split.test, visual=features),
     )
+
+
+def _decoded(name: str, folder: Path, names: tuple[str, ...], size: int, grid: int) -> Tensor:
+    pictures = vqa.SOURCES[name].visual(folder, names, size=size, progress=False)
+    assert isinstance(pictures, Tensor)
+    return region_features(pictures, grid)
+
+
+def _found(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
+    """What a file holds, or what is made and then kept there."""
+    if path is not None and path.is_file():
+        try:
+            return safetensors.load(path.read_bytes())["features"]
+        except (SafetensorError, KeyError):  # damaged: made again
+            pass
+    made = make()
+    if path is not None:
+        held = safetensors.save({"features": made})
+        write_bytes(path, lambda stream: stream.write(held))
+    return made
 
 
 def _standardised(features: Tensor, seen: Tensor) -> Tensor:
