@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -397,7 +396,7 @@ class _Held:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._resting: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._resting: dict[nn.Module, int] = {}  # only while they rest
         self._passes = 0
         self._fastpath = True
 

@@ -155,6 +155,9 @@ class IDGFlowOut(Method):
 
     def draw_ahead(self, trajectory: Trajectory) -> list[Tensor]:
         """The masks of all sites: they depend on nothing but the masks before."""
+        widths = [site.units for site in self.sites]
+        drawn = trajectory.noise.uniform(1, sum(widths), policy.like(self.posterior))
+        trajectory.noise = Recorded(torch.split(drawn, widths, -1), trajectory.copies)
         return [self.walk(site, trajectory) for site in range(len(self.sites))]
 
     def step(self, score: Score) -> Losses:
