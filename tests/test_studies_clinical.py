@@ -131,12 +131,13 @@ def test_section_of_hand_made_records() -> None:
     assert theirs["GFlowOut"] == [0.536, 0.528, 0.681]
     assert theirs["Random"] == [0.49, 0.5, 0.499]
     assert len(theirs) == len(PUBLISHED)
+    assert found.blocks[5].rows[0].cells[0].text == "lr 0.001 (3 of 4); lr 0.002 (1 of 4)"
     curves = [block for block in found.blocks if isinstance(block, Curves)]
     assert curves[0].series[0].y == pytest.approx([0.1, 0.2])
     assert found.claims[0].verdict == "reproduced"
     assert "MC dropout" in found.findings[0]
     assert "better than" in found.findings[0]
-    assert found.data == ["eICU demo"]
+    assert list(found.data) == ["eicu-demo"]
 
 
 def test_claims_follow_the_stated_rule() -> None:
@@ -203,7 +204,7 @@ def test_smoke_end_to_end(
         assert full == pytest.approx(record["metrics"]["test/brier"], abs=1e-5)
     found = section(records)
     assert len(found.claims) == 4
-    assert len(found.blocks) == 6
+    assert len(found.blocks) == 7
     # The same run, in a folder that holds no trained model.
     monkeypatch.setenv(store.VARIABLE, str(folder))
     for record in records:
@@ -240,6 +241,7 @@ def _records(gain: float, noise: float = 0.0) -> list[dict]:
                     "method": arm,
                     "seed": seed,
                     "started": "",
+                    "options": {"tuned": {"fit.lr": 0.001 * (1 + seed // 3)}},
                     "metrics": {
                         **{f"{k}/{n}": v for k in ("chosen", "share") for n, v in macro.items()},
                         "test/auroc": 0.7,

@@ -7,13 +7,14 @@ records by their fields only, and nothing of what the metrics mean.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gflowout.experiments.compare import Comparison, by_seed, holm, paired
 from gflowout.experiments.summary import mean_error
-from gflowout.report.content import Better, Cell, Verdict
+from gflowout.report.content import Better, Cell, Column, Row, Table, Verdict
 
 NONE = "-"
 """In a table, where there is no figure."""
@@ -191,6 +192,34 @@ def overview(
     if not parts:
         return f"In {metric} {ours} cannot be compared yet: too few seeds are done."
     return f"In {metric} {ours} is {', '.join(parts)} ({_seeds(found)} paired seeds, 95 %, Holm)."
+
+
+def choices(records: Sequence[Mapping[str, Any]], data: str, titles: Mapping[str, str]) -> Table:
+    """What every arm has chosen on validation data, and for how many of its seeds.
+
+    Args:
+        records: Of runs that are done; their option ``tuned`` is what was chosen.
+        data: ``Run.data``.
+        titles: Of the arms, in order.
+    """
+    rows = []
+    for arm, title in titles.items():
+        own = [record for record in records if (record["data"], record["method"]) == (data, arm)]
+        counts = Counter(
+            ", ".join(
+                f"{key.rpartition('.')[2]} {value:g}"
+                for key, value in sorted(record.get("options", {}).get("tuned", {}).items())
+            )
+            for record in own
+        )
+        if not own:
+            continue
+        words = [
+            text if len(counts) == 1 else f"{text} ({count} of {len(own)})"
+            for text, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        ]
+        rows.append(Row(title, [Cell(text="; ".join(words) or NONE)]))
+    return Table("Chosen on validation data", "Method", [Column("Options")], rows)
 
 
 def _barred(found: Mapping[str, Comparison]) -> str:

@@ -14,6 +14,7 @@ from gflowout.experiments.verdicts import (
     NONE,
     Margin,
     cell,
+    choices,
     differences,
     matches,
     overview,
@@ -76,6 +77,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks.append(Text(_about(records, name)))
         blocks += [_table(records, name, arms, test) for test in ("clean", "noisy")]
         blocks.append(_curves(records, name, arms))
+        blocks.append(choices(records, name, {arm: TITLES[arm] for arm in arms}))
         for test in ("noisy", "clean"):
             metric = f"accuracy on {test} features ({DATA[name]})"
             compared = compare_all(records, name, f"{test}/all", "high", OURS)
@@ -87,7 +89,7 @@ def section(records: Sequence[Record]) -> Section:
             ]
         claims += _claims(records, name)
     blocks.append(Text([MATCHES.format(slack="1 point"), *sentences]))
-    return Section(findings, blocks, claims, [DATA[name] for name in found])
+    return Section(findings, blocks, claims, found)
 
 
 def _about(records: Sequence[Record], name: str) -> list[str]:
@@ -104,10 +106,9 @@ def _about(records: Sequence[Record], name: str) -> list[str]:
     if name == "vqa-v2":
         return text
     text.append(
-        "This is not the paper's data, and not its network: an MCAN with one layer each way of "
-        "width 64, trained for half a thousand steps, on fixed features of a 4 x 4 grid of cells "
-        "(colours and edges) in place of a detector's regions. Noise is in units of the features' "
-        "standard deviation; the paper does not state its own."
+        f"This is not the paper's data, and not its network: {_network(own)}, on fixed features "
+        "of a grid of cells (colours and edges) in place of a detector's regions. Noise is in "
+        "units of the features' standard deviation; the paper does not state its own."
     )
     if name == "vqa-rad":
         text.append(
@@ -199,6 +200,19 @@ def _claims(records: Sequence[Record], name: str) -> list[Claim]:
         claim = f"With noisy visual features GFlowOut outperforms or matches {TITLES[arm].lower()}."
         made.append(Claim(claim, verdict, f"{DATA[name]}, in points: {why}"))
     return made
+
+
+def _network(own: Sequence[Record]) -> str:
+    """The backbone and its training, as the runs' options have them."""
+    options = next((record["options"] for record in own if "net.width" in record["options"]), None)
+    if options is None:
+        return "a small MCAN"
+    layers, steps = options["net.layers"], options["train"] / options["batch"]
+    return (
+        f"an MCAN of width {options['net.width']} with {layers} "
+        f"{'layer' if layers == 1 else 'layers'} each way, trained for "
+        f"{round(options['fit.epochs'] * steps):,} steps at most"
+    )
 
 
 def _counts(own: Sequence[Record]) -> dict[str, int]:
