@@ -36,6 +36,17 @@ def test_linear_layers(factors, bias: bool, outputs: int) -> None:
     assert (product.value is None) == (outputs <= BATCH)  # more outputs: weights are the larger
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("elements", [1, 2 * 3 * UNITS, 3 * 3 * UNITS])
+@torch.no_grad()
+def test_a_few_draws_at_a_time(
+    factors, bias: bool, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gflowout.products._IN_CACHE", elements)  # 1, 2 or 3 of 4 draws
+    layer = nn.Linear(UNITS, 3, bias=bias)
+    torch.testing.assert_close(layer(SharedProduct(*factors)), layer(plain(factors)))
+
+
 OPERATIONS = {
     "relu": F.relu,
     "relu_": lambda x: F.relu(x, inplace=True),

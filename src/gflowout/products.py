@@ -16,6 +16,9 @@ from torch.utils._pytree import tree_map_only
 
 _aten = torch.ops.aten
 
+_IN_CACHE = 2**17
+"""Elements of masked weights that are made at a time: half a megabyte in single precision."""
+
 
 class SharedProduct(Tensor):
     """A batch times masks, one after the other: [draws * batch, units].
@@ -68,14 +71,22 @@ class SharedProduct(Tensor):
             weight: [outputs, units].
             bias: [outputs], if it has one.
         """
-        draws, (rows, _), outputs = len(self.masks), self.batch.shape, len(weight)
-        masked = (weight * self.masks.unsqueeze(1)).flatten(0, 1)
-        found = (self.batch @ masked.t()).view(rows, draws, outputs).transpose(0, 1)
-        made = found.new_empty(draws, rows, outputs)
-        if bias is None:
-            made.copy_(found)
-        else:
-            torch.add(found, bias, out=made)
+        draws, (rows, units), outputs = len(self.masks), self.batch.shape, len(weight)
+        made = self.batch.new_empty(draws, rows, outputs)
+        some = max(1, min(draws, _IN_CACHE // (outputs * units)))
+        masked = self.batch.new_empty(some, outputs, units)
+        found = self.batch.new_empty(rows, some * outputs)
+        for start in range(0, draws, some):
+            masks, into = self.masks[start : start + some], made[start : start + some]
+            if len(masks) < some:
+                masked, found = masked[: len(masks)], found[:, : len(masks) * outputs]
+            torch.mul(weight, masks.unsqueeze(1), out=masked)
+            torch.mm(self.batch, masked.flatten(0, 1).t(), out=found)
+            parts = found.view(rows, len(masks), outputs).transpose(0, 1)
+            if bias is None:
+                into.copy_(parts)
+            else:
+                torch.add(parts, bias, out=into)
         return made.flatten(0, 1)
 
     @classmethod
