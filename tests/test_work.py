@@ -232,12 +232,16 @@ class TestMutations:
 class TestMemory:
     @pytest.mark.parametrize("name", memory.COMPARED)
     def test_500_draws_take_little_more_than_20(self, name: str) -> None:
-        """At the default chunk, the result of 2.6 MB and its probabilities included."""
+        """At the default chunk, besides the result of 2.6 MB, and mostly with it, too."""
         torch.manual_seed(0)
         x = torch.randn(128, 784)
         model = models(MLP, x, methods=(name,))[name]
         few, many = (count(prediction(model, x, draws), model) for draws in (20, 500))
-        assert many.peak <= 1.2 * few.peak, f"{many.peak:,} bytes, {few.peak:,} with 20 draws"
+        result = 128 * 10 * 4
+        assert many.peak - 500 * result <= 1.2 * (few.peak - 20 * result)
+        # With shared masks, passes are so small that the result is most of it.
+        bound = 1.4 if name == "id-gflowout" else 1.2
+        assert many.peak <= bound * few.peak, f"{many.peak:,} bytes, {few.peak:,} with 20 draws"
         # So do passes and work: the first layer once, the rest in proportion.
         assert many.rows["hidden.0.linear"] == few.rows["hidden.0.linear"] == 128
         assert many.rows["output"] == 25 * few.rows["output"]
