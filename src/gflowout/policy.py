@@ -63,6 +63,19 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
     return kept - F.softplus(spread).sum(-1)
 
 
+def log_prob_at_rate(mask: Tensor, logit: float) -> Tensor:
+    """Log-probability of masks whose units are all kept with the same log-odds.
+
+    Examples:
+        >>> log_prob_at_rate(torch.tensor([1.0, 0.0]), 0.0).exp()
+        tensor(0.2500)
+    """
+    none = -mask.shape[-1] * (max(logit, 0.0) + math.log1p(math.exp(-abs(logit))))
+    if logit == 0:
+        return mask.new_full(mask.shape[:-1], none)
+    return mask.sum(-1) * logit + none
+
+
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     """Masks with log-odds ``logits`` from uniform random numbers of the masks' shape.
 

@@ -53,7 +53,7 @@ def best_threshold(risk: Tensor, died: Tensor) -> float:
     """
     values = torch.unique(risk.double())
     between = [*((values[1:] + values[:-1]) / 2).tolist()]
-    places = [float(values[0]), *between, float(values[-1]) + 1e-6]
+    places: list[float] = [float(values[0]), *between, float(values[-1]) + 1e-6]
     return max(places, key=lambda place: (macro(risk.double(), died, place)["f1"], -place))
 
 

@@ -93,7 +93,9 @@ def load(name: str, seed: int, options: Mapping[str, Any], kept: Path | None = N
             options["grid"],
             kept,
         )
-        size = int(split.train.visual.shape[-1])
+        features = split.train.visual
+        assert isinstance(features, Tensor)
+        size = int(features.shape[-1])
     parts = {
         part: _part(getattr(split, part), seed if part != "test" else 0, part, options)
         for part in ("train", "valid", "test")
@@ -128,7 +130,9 @@ def region_features(pictures: Tensor, grid: int) -> Tensor:
         >>> region_features(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), 2).shape
         torch.Size([1, 4, 14])
     """
-    return torch.cat([_described(part.float() / 255, grid) for part in pictures.split(BATCH)])
+    return torch.cat(
+        [_described(part.float() / 255, grid) for part in torch.split(pictures, BATCH)]
+    )
 
 
 def question_only(data: Prepared) -> Tensor:
@@ -189,7 +193,7 @@ def _regions(
     split = vqa.load(name, where, length=length, seed=seed, visual=visual)
     features = split.train.visual
     assert isinstance(features, Tensor)
-    features = _standardised(features, split.train.image_index.unique())
+    features = _standardised(features, torch.unique(split.train.image_index))
     return replace(
         split,
         train=replace(split.train, visual=features),

@@ -225,7 +225,7 @@ def _counts(own: Sequence[Record]) -> dict[str, int]:
 
 def _per_seed(own: Sequence[Record], metric: str) -> list[float]:
     """A figure that does not depend on the arm."""
-    found = {}
+    found: dict[int, float] = {}
     for record in own:
         value = numbers(record["metrics"]).get(metric)
         if value is not None:

@@ -8,6 +8,7 @@ stands for that of the whole.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -134,8 +135,7 @@ class IDGFlowOut(Method):
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
-        prior = logits.new_full((1,), self.start)
-        trajectory.add(policy.log_prob(mask, logits), policy.log_prob(mask, prior))
+        trajectory.add(policy.log_prob(mask, logits), policy.log_prob_at_rate(mask, self.start))
         return mask
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
@@ -208,7 +208,6 @@ class IDGFlowOut(Method):
     def _form_groups(self, batch: int, trajectory: Trajectory, device: torch.device) -> None:
         """Say which examples share a row of masks; given masks keep the groups they have."""
         groups = self._groups(batch)
-        member = torch.arange(batch, device=device) * groups // batch
         if trajectory.given is None:
             if (
                 groups == 1
@@ -222,9 +221,9 @@ class IDGFlowOut(Method):
                     f'{batch}, and log_z="batch" compares masks: take a smaller group_size, draws '
                     'above 1, or log_z="learned"'
                 )
-            copy = torch.arange(trajectory.copies, device=device).unsqueeze(1)
-            trajectory.index = (copy * groups + member).flatten()
+            trajectory.index = _rows_of(batch, groups, trajectory.copies, device)
             return
+        member = _rows_of(batch, groups, 1, device)
         first = torch.searchsorted(member, torch.arange(groups, device=device))
         rows = [mask[first] for mask in trajectory.given]
         if all(
@@ -264,6 +263,15 @@ class IDGFlowOut(Method):
             seen = [seen_of_earlier(self.history, "posterior", trajectory, like)]
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
+
+
+@functools.lru_cache(maxsize=64)
+def _rows_of(batch: int, groups: int, copies: int, device: torch.device) -> Tensor:
+    """Which row of masks each example of every copy takes; the same in most steps."""
+    with torch.inference_mode(False):  # it may serve a step with gradients later
+        member = torch.arange(batch, device=device) * groups // batch
+        copy = torch.arange(copies, device=device).unsqueeze(1)
+        return (copy * groups + member).flatten()
 
 
 def _group_means(trajectory: Trajectory, values: Tensor) -> Tensor:
