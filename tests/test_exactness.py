@@ -297,9 +297,9 @@ def test_id_gflowout_finds_the_posterior_of_a_data_set_with_default_options(
     check_id(seed, keep, steps=3000)
 
 
-def away_from_prior(mask: Tensor, logits: Tensor) -> Tensor:
+def away_from_prior(mask: Tensor, logit: float) -> Tensor:
     """A prior whose log-odds have the wrong sign."""
-    flipped = logits if logits.requires_grad else -logits
+    flipped = torch.full_like(mask, -logit)
     return torch.distributions.Bernoulli(logits=flipped).log_prob(mask).sum(-1)
 
 
@@ -307,7 +307,7 @@ def away_from_prior(mask: Tensor, logits: Tensor) -> Tensor:
     ("module", "function", "mutant"),
     [
         (policy, "log_prob", of_posterior(wrong_sign)),
-        (policy, "log_prob", away_from_prior),
+        (policy, "log_prob_at_rate", away_from_prior),
         (objectives, "log_reward", without_prior),
     ],
     ids=["wrong-sign", "flipped-prior", "reward-without-prior"],

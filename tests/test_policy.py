@@ -68,3 +68,10 @@ def test_a_generator_without_inputs_is_a_logit_per_unit() -> None:
     generator = policy.MaskGenerator([0], units=4, hidden=(8, 8), start=0.0)
     assert [tuple(value.shape) for value in generator.parameters()] == [(4,)]
     assert generator(torch.zeros(5, 0)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.07, 0.9, 1e-6, 1 - 1e-6])
+def test_log_prob_at_one_rate_is_that_of_equal_logits(rate: float) -> None:
+    masks, logit = enumeration.all_masks(5), policy.logit(rate)
+    expected = torch.distributions.Bernoulli(logits=torch.tensor(logit)).log_prob(masks).sum(-1)
+    torch.testing.assert_close(policy.log_prob_at_rate(masks, logit), expected)
