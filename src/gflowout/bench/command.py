@@ -37,7 +37,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
     """
     return [
         *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
-        *depth_tables(resnet_repeats),
+        *depth_tables(resnet_repeats, width),
         memory_table(-(-mlp_repeats // 5)),
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats),
