@@ -15,13 +15,13 @@ from pipeline_files import patients, write_digits, write_pictures
 
 from gflowout.data.errors import DataError
 from gflowout.data.images import load_images
-from gflowout.pipeline import files, inputs, sources
+from gflowout.pipeline import files, inputs, sources, tasks
 from gflowout.pipeline.config import ConfigError, read
 from gflowout.pipeline.evaluation import fitted
 from gflowout.pipeline.preprocess import Column, Images, Problem, Remarks, Table, Target
 
 
-def load(*overrides: str, seed: int = 0) -> sources.Task:
+def load(*overrides: str, seed: int = 0) -> tasks.Task:
     return sources.load(read(None, overrides).data, seed)
 
 

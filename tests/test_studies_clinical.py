@@ -1,6 +1,7 @@
 """The clinical study: its scores against brute force, its sections from hand-made records, and the
 smoke preset on real data."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from gflowout.data import clinical as data
 from gflowout.data import store
 from gflowout.experiments import clinical, clinical_scores, models, study
 from gflowout.experiments.clinical_section import PUBLISHED, TITLES, section
-from gflowout.pipeline import sources
+from gflowout.pipeline import sources, tasks
+from gflowout.pipeline.config import DataConfig
 from gflowout.report.content import PAPER, Curves, Table
 from gflowout.runs import Context, read
 
@@ -172,12 +174,10 @@ def test_trials_do_not_look_at_test_patients(
     assert not any(name.startswith(("test", "chosen", "share", "half", "risk")) for name in names)
     real = sources.load
 
-    def spoiled(section: sources.DataConfig, seed: int) -> sources.Task:
-        import dataclasses
-
+    def spoiled(section: DataConfig, seed: int) -> tasks.Task:
         task = real(section, seed)
         assert task.test is not None
-        part = sources.Part(torch.full_like(task.test.x, math.nan), 1 - task.test.y)
+        part = tasks.Part(torch.full_like(task.test.x, math.nan), 1 - task.test.y)
         return dataclasses.replace(task, test=part)
 
     monkeypatch.setattr(sources, "load", spoiled)
@@ -190,6 +190,8 @@ def test_smoke_end_to_end(
 ) -> None:
     folder = real_data("eicu-demo").parent
     made = study.get("clinical")
+    pool = dataclasses.replace(clinical.ALL["ensemble"], members=2)
+    monkeypatch.setitem(clinical.ALL, "ensemble", pool)
     summary = study.run(
         made, "smoke", tmp_path / "first", data_dir=folder, engine="inline", progress=False
     )

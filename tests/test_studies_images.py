@@ -27,7 +27,7 @@ from gflowout.experiments.arms import ARMS
 from gflowout.experiments.study import TUNING
 from gflowout.pipeline import scores, sources
 from gflowout.pipeline.config import from_flat
-from gflowout.pipeline.sources import Part
+from gflowout.pipeline.tasks import Part
 from gflowout.runs import Context, Run, records
 
 STUDIES = {"robustness": robustness, "block-order": block_order, "ood": ood,

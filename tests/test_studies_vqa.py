@@ -248,6 +248,8 @@ def test_smoke_end_to_end(
     folder = real_data("vqa-rad").parent
     real_data("easy-vqa")
     made = study.get("vqa")
+    pool = dataclasses.replace(ARMS["ensemble"], members=2)
+    monkeypatch.setattr(vqa_study, "ARMS", {**ARMS, "ensemble": pool})
     summary = study.run(
         made, "smoke", tmp_path / "first", data_dir=folder, engine="inline", progress=False
     )

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from gflowout import checks
+from gflowout.finding import SiteNames
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import Losses
 from gflowout.model import MaskedModel, wrap
 from gflowout.predictive import Predictive
-from gflowout.sites import SiteNames
 
 _NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
 """Arguments of a Gaussian that say how its noise is found, not what a label is."""

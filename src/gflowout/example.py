@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from gflowout import tree
 from gflowout.calls import Args, CallSpec, Kwargs, first_size, logits_of, named_tensors
+from gflowout.modes import evaluating
 from gflowout.sites import (
     DROPOUTS,
     INPUT,
     MaskedPass,
     Site,
-    evaluating,
     input_size,
     input_tensor,
     main_tensor,

@@ -19,11 +19,13 @@ from gflowout import checks
 from gflowout.calls import CallSpec
 from gflowout.drawing import Runner
 from gflowout.example import learn, split_example
+from gflowout.finding import SiteNames, find
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS, Method
+from gflowout.modes import evaluating
 from gflowout.predictive import Predictive
 from gflowout.scoring import Scorer, check_mask_values, masks_of_draws, masks_of_pass
-from gflowout.sites import Site, SiteNames, evaluating, find
+from gflowout.sites import Site
 from gflowout.trajectory import Trajectory
 
 PREFIX = "gflowout"

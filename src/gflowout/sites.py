@@ -1,16 +1,16 @@
-"""Mask sites in any ``nn.Module``: find them by name, learn their shapes, mask them in a pass.
+"""A mask site: its shape, and its mask while a pass runs.
 
 A site is a submodule whose output is multiplied by a mask, or the backbone's input. Hooks exist
 only while a pass runs, so a backbone at rest is untouched: it can be copied, pickled, unwrapped
-or called on its own. This file does not know where masks come from.
+or called on its own. This file does not know how sites are named by users, nor where masks come
+from.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gflowout import tree
-from gflowout.checks import suggest
+from gflowout.modes import held
 from gflowout.products import SharedProduct
 
 INPUT = "input"
@@ -34,9 +34,7 @@ DROPOUTS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
-SiteNames = Sequence[str] | Mapping[str, int | None] | None
 Visit = Callable[[int, Tensor], Tensor]
 """``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
 
@@ -130,79 +128,6 @@ class Site:
             )
 
 
-def find(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str, int | None]:
-    """Resolve names and glob patterns to submodule names, each with the axis of its units.
-
-    Args:
-        backbone: The module to search.
-        sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
-            to the axis of the units, for shapes that cannot be told apart; or ``None`` for every
-            ``nn.Dropout*``.
-        empty: Whether ``sites=()``, no site at all, makes sense.
-
-    Returns:
-        Axis, or ``None`` where it is to be learned, by name.
-
-    Examples:
-        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
-        >>> find(net, None)
-        {'2': None}
-        >>> find(net, ["[01]"])
-        {'0': None, '1': None}
-    """
-    modules = {name: module for name, module in backbone.named_modules() if name}
-    first_names = {module: name for name, module in modules.items()}
-    everything = dict(backbone.named_modules(remove_duplicate=False))
-    if sites is None:
-        found = {name: None for name, module in modules.items() if isinstance(module, DROPOUTS)}
-        if not found:
-            raise ValueError(
-                "sites=None turns every nn.Dropout* of the backbone into a site, but it has none; "
-                f"name the submodules whose output is to be masked: {_listed(modules)}"
-            )
-        return found  # type: ignore[return-value]
-    if isinstance(sites, str) or not isinstance(sites, Sequence | Mapping):
-        raise TypeError(
-            f"sites must be a list of submodule names or patterns, got {sites!r}; "
-            f"write sites=[{sites!r}]"
-            if isinstance(sites, str)
-            else f"sites must be a list of submodule names, a mapping from names to the axis of "
-            f"their units, or None, got {type(sites).__name__}"
-        )
-    if not sites and not empty:
-        raise ValueError("sites is empty: name at least one submodule, or pass None")
-    resolved: dict[str, int | None] = {}
-    for pattern in sites:
-        if not isinstance(pattern, str):
-            raise TypeError(f"sites must hold strings, got {pattern!r}")
-        axis = sites[pattern] if isinstance(sites, Mapping) else None
-        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-            raise TypeError(f"sites: the axis of {pattern!r} must be an integer, got {axis!r}")
-        if pattern == INPUT:
-            resolved[INPUT] = axis
-            continue
-        if pattern in everything and everything[pattern] in first_names:
-            resolved[first_names[everything[pattern]]] = axis
-            continue
-        matches = [
-            name
-            for name, module in modules.items()
-            if fnmatch.fnmatchcase(name, pattern) and not isinstance(module, _CONTAINERS)
-        ]
-        if not matches:
-            raise ValueError(
-                f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}"
-                f"{suggest(pattern, modules)}; it has {_listed(modules)}"
-            )
-        resolved |= dict.fromkeys(matches, axis)
-    if INPUT in resolved and INPUT in modules:
-        raise ValueError(
-            f"sites: {INPUT!r} stands for the input of the backbone, which also has a submodule of "
-            "that name: rename the submodule"
-        )
-    return resolved
-
-
 class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
     """Applies ``visit`` at every site while the backbone runs inside the ``with`` block.
 
@@ -248,8 +173,8 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
             if isinstance(module, DROPOUTS):
                 dropouts.append(module)
             self._handles.append(module.register_forward_hook(self._output_hook(index)))
-        self._resting = _held.rest(dropouts)  # our masks stand in for their own
-        _held.stop_fastpath()
+        self._resting = held.rest(dropouts)  # our masks stand in for their own
+        held.stop_fastpath()
         return self
 
     def __exit__(
@@ -260,8 +185,8 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        _held.wake(self._resting)
-        _held.allow_fastpath()
+        held.wake(self._resting)
+        held.allow_fastpath()
         if error is None and self._done < len(self._sites):
             raise ValueError(
                 f"site {self._sites[self._done].name!r} did not run in the forward pass"
@@ -375,77 +300,3 @@ def input_tensor(args: Any, kwargs: Any) -> tuple[str, Tensor]:
         if tensor.is_floating_point():
             return path, tensor
     raise TypeError('site "input" needs a floating-point tensor among the inputs, found none')
-
-
-@contextlib.contextmanager
-def evaluating(backbone: nn.Module) -> Iterator[None]:
-    """Put a module in eval mode without calling its ``train`` methods, and back again."""
-    resting = _held.rest(backbone.modules())
-    try:
-        yield
-    finally:
-        _held.wake(resting)
-
-
-class _Held:
-    """State outside a pass that passes change while they run, in any number of threads.
-
-    The first pass in changes it and the last one out restores it, so that a thread that is done
-    does not disturb one that is still running.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._resting: dict[nn.Module, int] = {}  # only while they rest
-        self._passes = 0
-        self._fastpath = True
-
-    def rest(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
-        """Put modules in eval mode, one by one; return those that :meth:`wake` is to restore."""
-        with self._lock:
-            taken = [module for module in modules if module.training or module in self._resting]
-            for module in taken:
-                self._resting[module] = self._resting.get(module, 0) + 1
-                _set_training(module, False)
-        return taken
-
-    def wake(self, modules: Iterable[nn.Module]) -> None:
-        """Put modules back in train mode unless another pass still needs them at rest."""
-        with self._lock:
-            for module in modules:
-                self._resting[module] -= 1
-                if self._resting[module] == 0:
-                    del self._resting[module]
-                    _set_training(module, True)
-
-    def stop_fastpath(self) -> None:
-        """Keep nn.TransformerEncoder off its fused path, which calls no submodule: no masks."""
-        with self._lock:
-            if self._passes == 0:
-                self._fastpath = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            self._passes += 1
-
-    def allow_fastpath(self) -> None:
-        """Allow it again, as before, once no pass is left."""
-        with self._lock:
-            self._passes -= 1
-            if self._passes == 0:
-                torch.backends.mha.set_fastpath_enabled(self._fastpath)
-
-
-_held = _Held()
-
-
-def _set_training(module: nn.Module, value: bool) -> None:
-    # nn.Module looks whether the value is a parameter, a module or a buffer: most of the time that
-    # a small prediction would spend here.
-    if type(module).__setattr__ is nn.Module.__setattr__:
-        module.__dict__["training"] = value
-    else:
-        module.training = value
-
-
-def _listed(names: Mapping[str, Any], most: int = 12) -> str:
-    shown = ", ".join(repr(name) for name in list(names)[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

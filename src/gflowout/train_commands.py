@@ -158,11 +158,11 @@ def evaluate(
         writable(json_out, "--json")
     with _told():
         from gflowout.data.corruptions import KINDS
-        from gflowout.pipeline import evaluation, sources
+        from gflowout.pipeline import evaluation, own, tasks
         from gflowout.pipeline import run as runs
 
         if split is not None:
-            _choice("--split", split, sources.SPLITS)
+            _choice("--split", split, tasks.SPLITS)
             if on is not None:
                 raise typer.BadParameter("cannot go with --split", param_hint="--on")
         for kind in corruption or ():
@@ -170,7 +170,7 @@ def evaluate(
         trained = runs.load(run)
         if on is not None:
             name = on.name
-            part, notes = sources.labelled(trained.problem, on)
+            part, notes = own.labelled(trained.problem, on)
             for note in notes:
                 typer.echo(f"note: {note}")
         else:

@@ -25,7 +25,7 @@ from gflowout.model import MaskedModel
 from gflowout.pipeline import build, sources
 from gflowout.pipeline.config import Config, with_changes
 from gflowout.pipeline.run import VALID_BATCH, example
-from gflowout.pipeline.sources import Part, Task
+from gflowout.pipeline.tasks import Part, Task
 from gflowout.report.content import Block, Claim, Curves, Section, Table, Text
 from gflowout.runs import Context, Result, Run
 from gflowout.training import fit

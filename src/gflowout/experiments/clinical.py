@@ -21,7 +21,7 @@ from gflowout.experiments.study import TUNING, Chosen, Options, Study
 from gflowout.pipeline import config as configs
 from gflowout.pipeline import scores, sources
 from gflowout.pipeline.preprocess import Target
-from gflowout.pipeline.sources import Part, Task
+from gflowout.pipeline.tasks import Part, Task
 from gflowout.runs import Context, Result, Run
 
 LOGISTIC = Arm("logistic", "logistic", TITLES["logistic"], own=("penalty", (30.0, 10.0, 100.0)))

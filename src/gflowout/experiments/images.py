@@ -24,7 +24,7 @@ from gflowout.experiments.images_presets import SAMPLES, SEEDS, base, grid, of_t
 from gflowout.experiments.models import Fitted
 from gflowout.experiments.study import TUNING, Chosen
 from gflowout.pipeline import scores
-from gflowout.pipeline.sources import Part
+from gflowout.pipeline.tasks import Part
 from gflowout.runs import Context, Result, Run
 from gflowout.training.checkpoints import write_bytes
 

@@ -25,7 +25,7 @@ from gflowout.experiments.masks_section import section
 from gflowout.experiments.models import Fitted
 from gflowout.experiments.study import TUNING, Chosen, Options, Study
 from gflowout.model import MaskedModel
-from gflowout.pipeline.sources import Part
+from gflowout.pipeline.tasks import Part
 from gflowout.runs import Context, Result, Run
 
 NAME = "masks"

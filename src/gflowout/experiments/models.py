@@ -19,7 +19,7 @@ from gflowout.pipeline import config as configs
 from gflowout.pipeline import run as pipeline
 from gflowout.pipeline.config import Config
 from gflowout.pipeline.preprocess import Problem
-from gflowout.pipeline.sources import Task
+from gflowout.pipeline.tasks import Task
 from gflowout.runs import Context, locks
 from gflowout.runs.values import canonical
 

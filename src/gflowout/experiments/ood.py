@@ -19,7 +19,7 @@ from gflowout.experiments.images import TITLES
 from gflowout.experiments.images_presets import CIFAR
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
 from gflowout.pipeline import evaluation, scores
-from gflowout.pipeline.sources import Part
+from gflowout.pipeline.tasks import Part
 from gflowout.report.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.runs import Context, Result, Run
 
@@ -181,18 +181,6 @@ def _poor_id(records: Sequence[Record]) -> Claim:
     bad = None if "not comparable" in verdicts else all(each == "worse" for each in verdicts)
     outcome = say.verdict(claim, {f"CIFAR-10 against {TITLES[other]}": bad}, 1, rule)
     return _noting(outcome, {other})
-
-
-def _both(
-    records: Sequence[Record], arm: str, test: Any
-) -> tuple[dict[str, bool | None], set[str]]:
-    outcomes, used = {}, set()
-    for data in CIFAR:
-        other = _unknown(records, data)
-        used.add(other)
-        found = say.comparisons(records, data, _auroc(other), "high", others=(arm,))
-        outcomes[f"{TITLES[data]} against {TITLES[other]}"] = test(found, (arm,))
-    return outcomes, used
 
 
 def _unknown(records: Sequence[Record], data: str) -> str:

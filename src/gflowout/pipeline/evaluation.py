@@ -18,7 +18,7 @@ from gflowout.model import MaskedModel
 from gflowout.pipeline import inputs, scores
 from gflowout.pipeline.config import ConfigError, is_file
 from gflowout.pipeline.preprocess import Images, Problem
-from gflowout.pipeline.sources import Part
+from gflowout.pipeline.tasks import Part
 
 _GREY = (0.299, 0.587, 0.114)
 _FLOAT = torch.float32

@@ -14,7 +14,7 @@ from gflowout.pipeline import build
 from gflowout.pipeline.config import Config
 from gflowout.pipeline.preprocess import Images
 from gflowout.pipeline.run import example
-from gflowout.pipeline.sources import Task
+from gflowout.pipeline.tasks import Task
 from gflowout.training.options import optimisers
 
 _SECONDS = 1.0

@@ -23,10 +23,10 @@ from gflowout import checks, serialization
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.extras import require
 from gflowout.model import MaskedModel
-from gflowout.pipeline import build, config, evaluation, sources
+from gflowout.pipeline import build, config, evaluation, sources, tasks
 from gflowout.pipeline.config import Config, ConfigError
 from gflowout.pipeline.preprocess import Problem
-from gflowout.pipeline.sources import Task
+from gflowout.pipeline.tasks import Task
 from gflowout.runs import locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import surroundings
@@ -199,7 +199,7 @@ def evaluate(
         data_dir: Directory of all data sets, where it is another now.
         **options: As in :func:`gflowout.pipeline.evaluation.evaluate`.
     """
-    checks.choice("split", split, sources.SPLITS)
+    checks.choice("split", split, tasks.SPLITS)
     task, _ = data(trained, data_dir)
     directory = data_dir if data_dir is not None else trained.config.data.directory
     return evaluation.evaluate(
