@@ -345,7 +345,7 @@ def test_the_prior_rate_is_learned(signal: float, kept: bool) -> None:
         optimiser.zero_grad()
         model(x, y=signal * x.sum(1, keepdim=True)).total.backward()
         optimiser.step()
-    rate = torch.sigmoid(model.method.prior_logits).item()
+    rate = torch.sigmoid(model.method.prior_logits(0)).item()
     keep = torch.sigmoid(model.method._logits(0, x)).mean().item()
     assert (rate > 0.9) if kept else (rate < 0.1)
     assert rate == pytest.approx(keep, abs=0.05)

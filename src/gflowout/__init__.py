@@ -19,6 +19,7 @@ from gflowout.model import MaskedModel, unwrap, wrap
 from gflowout.predictive import Predictive
 from gflowout.serialization import load, save
 from gflowout.sites import Site
+from gflowout.units import Units
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "MultiLabel",
     "Predictive",
     "Site",
+    "Units",
     "load",
     "save",
     "unwrap",

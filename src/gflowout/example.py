@@ -27,6 +27,7 @@ from gflowout.sites import (
     input_tensor,
     main_tensor,
 )
+from gflowout.units import Units, keep_rates, lay
 
 _CHANNELS_FIRST = (
     nn.modules.conv._ConvNd,
@@ -66,7 +67,7 @@ def split_example(example: Any) -> tuple[Args, Kwargs]:
 
 
 def learn(
-    backbone: nn.Module, names: Mapping[str, int | None], args: Args, kwargs: Kwargs
+    backbone: nn.Module, names: Mapping[str, Units], args: Args, kwargs: Kwargs
 ) -> tuple[list[Site], CallSpec, Tensor]:
     """Run the example; return the sites in execution order, how to call, and the output."""
     named = named_tensors(backbone, args, kwargs)
@@ -106,8 +107,8 @@ def learn(
     batched, doubled = _find_batched(backbone, trace, args, kwargs)
     fixed, unfoldable = _compare(trace, doubled)
     sites = [
-        _with_consumer(_site(name, shape, axis, batch, backbone, doubled), shape, readers)
-        for (name, shape, axis), readers in zip(trace.sites, trace.readers, strict=True)
+        _with_consumer(_site(name, shape, units, batch, backbone, doubled), shape, readers)
+        for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
     ]
     spec = CallSpec(
         shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
@@ -132,7 +133,7 @@ class _Trace:
 
     def __init__(self) -> None:
         self.output = torch.empty(0)
-        self.sites: list[tuple[str, tuple[int, ...], int | None]] = []
+        self.sites: list[tuple[str, tuple[int, ...], Units]] = []
         self.readers: list[dict[str, int]] = []  # per site, layers that ran later: input sizes
         self.runs: dict[str, int] = {}
         self.shapes: dict[str, list[tuple[int, ...]]] = {}
@@ -140,16 +141,15 @@ class _Trace:
         self.random = False
 
 
-def _trace(
-    backbone: nn.Module, names: Mapping[str, int | None], args: Args, kwargs: Kwargs
-) -> _Trace:
+def _trace(backbone: nn.Module, names: Mapping[str, Units], args: Args, kwargs: Kwargs) -> _Trace:
     trace = _Trace()
     units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
     follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
 
     def record(name: str, activation: Tensor) -> None:
         trace.runs[name] = trace.runs.get(name, 0) + 1
-        axis = names[name]
+        wanted = names[name]
+        axis = wanted.axis
         if axis is None and units is not None and activation.dim() > 2:
             known, size = units
             axis = known if activation.shape[known] == size else None
@@ -160,7 +160,8 @@ def _trace(
                     "are of one size: say which holds the units, as in "
                     f"sites={{{name!r}: 2}}"
                 )
-        trace.sites.append((name, tuple(activation.shape), axis))
+        wanted = dataclasses.replace(wanted, axis=axis)
+        trace.sites.append((name, tuple(activation.shape), wanted))
         trace.readers.append({})
 
     def hook_for(name: str) -> Any:
@@ -223,7 +224,7 @@ def _quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
 def _site(
     name: str,
     shape: tuple[int, ...],
-    axis: int | None,
+    units: Units,
     batch: int,
     backbone: nn.Module,
     doubled: _Trace | None,
@@ -233,14 +234,10 @@ def _site(
         raise ValueError(
             f"site {name!r} gives shape {list(shape)}: it needs a batch axis and a unit axis"
         )
-    if axis is None:
-        axis = 1 if rank >= 4 else -1
-    if not -rank <= axis < rank:
-        raise ValueError(f"sites: axis {axis} of {name!r} is outside its shape {list(shape)}")
-    axis %= rank
+    axes = _axes(name, shape, units)
     module = None if name == INPUT else backbone.get_submodule(name)
     sequence_first = getattr(module, "batch_first", True) is False
-    candidates = [at for at in ((1, 0) if sequence_first else (0, 1)) if at != axis]
+    candidates = [at for at in ((1, 0) if sequence_first else (0, 1)) if at not in axes]
     if doubled is not None and name in doubled.shapes:
         # As many steps as examples look alike, but only the batch grows with the batch.
         after = doubled.shapes[name][0]
@@ -250,7 +247,7 @@ def _site(
         and rank > 2
         and not sequence_first
         and shape[0] == shape[1] == batch
-        and axis > 1
+        and axes[0] > 1
     ):
         raise ValueError(
             f"site {name!r} gives shape {list(shape)}, in which axes 0 and 1 are of one size and "
@@ -260,10 +257,29 @@ def _site(
     if batch_axis is None or (rank == 2 and batch_axis == 1):
         raise ValueError(
             f"site {name!r} gives shape {list(shape)}, in which no axis before the units (axis "
-            f"{axis}) is the batch of {batch} that the backbone returns for `example`"
+            f"{axes[0]}) is the batch of {batch} that the backbone returns for `example`"
         )
     rate = float(module.p) if isinstance(module, DROPOUTS) else None
-    return Site(name, shape[axis], axis, rank, batch_axis, rate)
+    layout = lay(units, axes, tuple(shape[axis] for axis in axes))
+    keep = keep_rates(units, layout)
+    plain = len(axes) == 1 and layout.unit == tuple(range(shape[axes[0]]))
+    return Site(
+        name, layout.units, axes[0], rank, batch_axis, rate,
+        layout=None if plain else layout, keep=keep,
+    )  # fmt: skip
+
+
+def _axes(name: str, shape: tuple[int, ...], units: Units) -> tuple[int, ...]:
+    """Axes of the units, in rising order."""
+    rank = len(shape)
+    wanted = units.axis
+    if wanted is None:
+        wanted = 1 if rank >= 4 else -1
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for axis in wanted:
+        if not -rank <= axis < rank:
+            raise ValueError(f"sites: axis {axis} of {name!r} is outside its shape {list(shape)}")
+    return tuple(sorted(axis % rank for axis in wanted))
 
 
 def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int]) -> Site:
@@ -271,7 +287,7 @@ def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int
 
     Channels that are flattened reach a linear layer as channels times positions.
     """
-    sizes = {site.units}
+    sizes = {math.prod(site.shape)}
     if site.axis == 1:
         sizes.add(math.prod(shape[1:]))
     consumer = next((name for name, size in readers.items() if size in sizes), None)

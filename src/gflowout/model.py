@@ -54,14 +54,15 @@ def wrap(
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
         method: One of the names in ``docs/methods.md``, such as ``"gflowout"`` or ``"mc"``.
         sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
-            input itself; a mapping from these to the axis of the units, where it cannot be told;
-            or ``None`` for every ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the
-            module as it is.
+            input itself; a mapping from these to the axis of the units, where it cannot be told, or
+            to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
+            ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
             :class:`MultiLabel` or :class:`Gaussian`.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
             are enough; nothing is trained on them.
-        preset: ``"paper"`` for the paper's own values of the options.
+        preset: ``"paper"`` for the paper's own values of the options; ``"features"``, with
+            ``"id-gflowout"``, for those that find which inputs matter.
         validate: Check the values of labels, inputs and outputs in every pass. Costs a few
             microseconds, and a synchronisation on accelerators.
         **options: Options of the method. ``"gflowout"``: ``temperature``, ``epsilon``, ``beta``,
@@ -384,7 +385,9 @@ class MaskedModel(nn.Module):
         """Show the method and the sites."""
         lines = [f"method={self.method.name!r}"]
         lines += [
-            f"site {site.name!r}: {site.units} units on axis {site.axis}" for site in self.sites
+            f"site {site.name!r}: {site.units} units on "
+            + (f"axes {site.axes}" if len(site.axes) > 1 else f"axis {site.axis}")
+            for site in self.sites
         ]
         return "\n".join(lines)
 

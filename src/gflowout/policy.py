@@ -63,13 +63,15 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
     return kept - F.softplus(spread).sum(-1)
 
 
-def log_prob_at_rate(mask: Tensor, logit: float) -> Tensor:
-    """Log-probability of masks whose units are all kept with the same log-odds.
+def log_prob_at_rate(mask: Tensor, logit: float | Tensor) -> Tensor:
+    """Log-probability of masks whose units are all kept with the same log-odds, or each its own.
 
     Examples:
         >>> log_prob_at_rate(torch.tensor([1.0, 0.0]), 0.0).exp()
         tensor(0.2500)
     """
+    if isinstance(logit, Tensor):
+        return log_prob(mask, logit.to(mask.dtype))
     none = -mask.shape[-1] * (max(logit, 0.0) + math.log1p(math.exp(-abs(logit))))
     if logit == 0:
         return mask.new_full(mask.shape[:-1], none)
@@ -101,7 +103,9 @@ def below(uniform: Tensor, probability: Tensor | float) -> Tensor:
     return torch.lt(uniform, probability, out=torch.empty_like(uniform))
 
 
-def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | None) -> Tensor:
+def explore(
+    logits: Tensor, centre: float | Tensor, temperature: float, random: Tensor | None
+) -> Tensor:
     """Logits of the training policy: tempered towards the prior, with random masks mixed in.
 
     Tempering and random masks are centred on the prior's keep rate. At a keep rate of 0.5 this is
@@ -109,7 +113,7 @@ def explore(logits: Tensor, centre: float, temperature: float, random: Tensor | 
 
     Args:
         logits: [batch, units] of the untempered policy.
-        centre: Log-odds of the prior's keep rate.
+        centre: Log-odds of the prior's keep rate, or of that of every unit.
         temperature: Divides the distance from ``centre``.
         random: [batch] of bool: rows that take the prior instead, or ``None`` for no row.
 
@@ -163,7 +167,7 @@ class MaskPolicy(nn.Module):
         inputs: Size of each input.
         units: Units of the site.
         hidden: Widths of the generators; see :class:`MaskGenerator`.
-        start: Log-odds that every unit starts with.
+        start: Log-odds that every unit starts with, or each its own.
         blocks: Number of blocks, at most one per unit.
 
     Examples:
@@ -178,14 +182,19 @@ class MaskPolicy(nn.Module):
         inputs: Sequence[int],
         units: int,
         hidden: Sequence[int],
-        start: float,
+        start: float | Tensor,
         blocks: int = 1,
     ) -> None:
         super().__init__()
         bounds = [units * block // blocks for block in range(blocks + 1)]
         self.parts = [slice(*pair) for pair in pairwise(bounds) if pair[0] < pair[1]]
         self.blocks = nn.ModuleList(
-            MaskGenerator([*inputs, part.start], part.stop - part.start, hidden, start)
+            MaskGenerator(
+                [*inputs, part.start],
+                part.stop - part.start,
+                hidden,
+                start[part] if isinstance(start, Tensor) else start,
+            )
             for part in self.parts
         )
 
@@ -231,7 +240,7 @@ class MaskGenerator(nn.Module):
         units: Units of the site.
         hidden: Widths: the first is that of every encoder, the rest join them. Empty for a
             linear map.
-        start: Log-odds that every unit starts with, whatever the inputs.
+        start: Log-odds that every unit starts with, or each its own, whatever the inputs.
 
     Examples:
         >>> generator = MaskGenerator([4, 2], units=3, hidden=(8, 8), start=0.5)
@@ -239,12 +248,17 @@ class MaskGenerator(nn.Module):
         tensor([0.5000])
     """
 
+    start: float | Tensor
+
     def __init__(
-        self, inputs: Sequence[int], units: int, hidden: Sequence[int], start: float
+        self, inputs: Sequence[int], units: int, hidden: Sequence[int], start: float | Tensor
     ) -> None:
         super().__init__()
         sizes = [size for size in inputs if size]
-        self.start = start
+        if isinstance(start, Tensor):
+            self.register_buffer("start", start.clone(), persistent=False)
+        else:
+            self.start = start
         self._shown = f"inputs={sizes}, units={units}, hidden={tuple(hidden)}"
         width = sum(sizes)
         self.encoders = nn.ModuleList()
@@ -270,7 +284,8 @@ class MaskGenerator(nn.Module):
             joined = torch.cat(present, -1)
         for layer in self.join:
             joined = _activate(layer(joined))
-        bias = self.bias + self.start if self.start else self.bias
+        moved = isinstance(self.start, Tensor) or self.start != 0
+        bias = self.bias + self.start if moved else self.bias
         return F.linear(joined, self.weight, bias)
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ class Scorer:
     def weight(self, site: int) -> Tensor | None:
         """Weights of the layer that reads a site, [units, ...]; ``None`` if none is known."""
         place = self.runner.sites[site]
-        if place.consumer is None:
+        if place.consumer is None or place.layout is not None:
             return None
         return weights_by_unit(self.runner.backbone.get_submodule(place.consumer), place.units)
 

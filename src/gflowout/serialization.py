@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from gflowout.likelihoods import LIKELIHOODS, Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.model import PREFIX, MaskedModel, assemble
 from gflowout.sites import INPUT, Site, input_size
+from gflowout.units import ALWAYS, Layout
 
 FORMAT = 1
 """Version of the file format; a file of another version is refused."""
@@ -251,7 +253,7 @@ def _parts(where: str, config: dict[str, Any]) -> _Parts:
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])
-        sites = [Site(**_checked_site(site)) for site in config["sites"]]
+        sites = [_site(site) for site in config["sites"]]
         if not sites and not method.deterministic:
             raise ValueError("there are no sites")
         spec = CallSpec(**_tuples(config["spec"]))
@@ -298,6 +300,37 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
                 f"the backbone ({type(backbone).__name__}) has no linear or convolutional layer "
                 f"{site.consumer!r}, which reads site {site.name!r}: it is of another architecture"
             )
+
+
+def _site(saved: dict[str, Any]) -> Site:
+    """A site from its fields, every one of them checked."""
+    site = {**_checked_site(saved), "layout": None, "keep": None}
+    if saved.get("layout") is not None:
+        layout = Layout(**{name: tuple(each) for name, each in saved["layout"].items()})
+        for axis in layout.axes:
+            checks.integer("site axes", axis, low=0)
+        for unit in layout.unit:
+            checks.integer("site unit", unit, low=ALWAYS)
+        fits = (
+            len(layout.axes) == len(layout.shape)
+            and max(layout.axes) < saved["rank"]
+            and saved["batch_axis"] not in layout.axes
+            and layout.axes[0] == saved["axis"]
+            and math.prod(layout.shape) == len(layout.unit)
+            and set(layout.unit) - {ALWAYS} == set(range(saved["units"]))
+        )
+        if not fits:
+            raise ValueError(f"site layout does not fit {saved['units']} units")
+        site["layout"] = layout
+    if saved.get("keep") is not None:
+        rates = tuple(
+            checks.number("site keep", each, low=0, high=1, open_low=True, open_high=True)
+            for each in saved["keep"]
+        )
+        if len(rates) != saved["units"]:
+            raise ValueError(f"site keep must hold {saved['units']} rates, got {len(rates)}")
+        site["keep"] = rates
+    return Site(**site)
 
 
 def _checked_site(site: dict[str, Any]) -> dict[str, Any]:

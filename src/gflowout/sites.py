@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from gflowout import tree
 from gflowout.modes import held
 from gflowout.products import SharedProduct
+from gflowout.units import Layout
 
 INPUT = "input"
 """The site name that stands for the backbone's own input."""
@@ -45,16 +46,18 @@ class Site:
 
     Attributes:
         name: Name of the submodule, or ``"input"``.
-        units: Number of units that a mask switches: features or channels.
-        axis: Axis of the units in the activation.
+        units: Number of units that a mask switches: features or channels, or groups of them.
+        axis: Axis of the units in the activation; the first of several.
         rank: Number of axes of the activation.
         batch_axis: Axis of the batch in the activation: 0, or 1 for sequence-first modules.
         rate: Drop rate of the ``nn.Dropout`` that stood here, if one did.
         consumer: Name of the linear or convolutional layer that reads the units, if one was seen.
+        layout: Which unit every element belongs to; ``None`` for one unit per place on ``axis``.
+        keep: Keep rate of every unit before training, if the user gave any.
 
     Examples:
-        >>> Site("conv1", units=8, axis=1, rank=4)
-        Site(name='conv1', units=8, axis=1, rank=4, batch_axis=0, rate=None, consumer=None)
+        >>> Site("conv1", units=8, axis=1, rank=4).spread(torch.ones(5, 8)).shape
+        torch.Size([5, 8, 1, 1])
     """
 
     name: str
@@ -64,18 +67,39 @@ class Site:
     batch_axis: int = 0
     rate: float | None = None
     consumer: str | None = None
+    layout: Layout | None = None
+    keep: tuple[float, ...] | None = None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """All axes that the units lie on."""
+        return (self.axis,) if self.layout is None else self.layout.axes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes on these axes."""
+        return (self.units,) if self.layout is None else self.layout.shape
 
     def pool(self, activation: Tensor) -> Tensor:
-        """Average an activation over every axis but batch and units: [batch, units]."""
-        others = [axis for axis in range(self.rank) if axis not in (self.batch_axis, self.axis)]
-        return activation.mean(others) if others else activation
+        """Average an activation over all that a unit stands for: [batch, units]."""
+        others = [
+            axis for axis in range(self.rank) if axis != self.batch_axis and axis not in self.axes
+        ]
+        pooled = activation.mean(others) if others else activation
+        if self.layout is None:
+            return pooled
+        if self.batch_axis > self.axis:  # the batch comes first
+            pooled = pooled.movedim(self.batch_axis, 0)
+        return self.layout.narrow(pooled.flatten(1))
 
     def spread(self, mask: Tensor) -> Tensor:
-        """View a [batch or 1, units] mask so that it broadcasts against the activation."""
+        """View a mask, [batch or 1, elements], so that it broadcasts against the activation."""
         if self.rank == 2:
             return mask
         shape = [1] * self.rank
-        shape[self.batch_axis], shape[self.axis] = mask.shape
+        shape[self.batch_axis] = len(mask)
+        for axis, size in zip(self.axes, self.shape, strict=True):
+            shape[axis] = size
         return mask.reshape(shape)
 
     def apply(
@@ -105,6 +129,8 @@ class Site:
                     [0., 1.]])
         """
         mask = mask.to(activation.dtype)
+        if self.layout is not None:
+            mask = self.layout.widen(mask)
         if copies == 1 or (len(mask) == 1 and not parting):
             return activation * self.spread(mask)
         present = 1 if parting else copies
@@ -121,10 +147,14 @@ class Site:
     def check(self, activation: Tensor) -> None:
         """Raise a ``ValueError`` if an activation is not of the shape that was learned."""
         shape = tuple(activation.shape)
-        if activation.dim() != self.rank or shape[self.axis] != self.units:
+        if activation.dim() != self.rank or tuple(shape[axis] for axis in self.axes) != self.shape:
+            if self.layout is None:
+                what = f"{self.units} units on axis {self.axis}"
+            else:
+                what = f"sizes {list(self.shape)} on axes {list(self.axes)}"
             raise ValueError(
                 f"site {self.name!r} changed its shape: got {list(shape)}, expected {self.rank} "
-                f"axes with {self.units} units on axis {self.axis}, as in `example`"
+                f"axes with {what}, as in `example`"
             )
 
 

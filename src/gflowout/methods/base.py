@@ -20,8 +20,8 @@ from gflowout.likelihoods import Likelihood
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
 
-Temper = Callable[[Tensor], Tensor]
-"""Turns the logits of a policy into those that are drawn from."""
+Temper = Callable[[Tensor, slice], Tensor]
+"""Turns the logits of a policy, those of some units, into those that are drawn from."""
 
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
@@ -82,8 +82,8 @@ class Options:
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
     """Options that shape the parameters and cannot change after wrapping."""
 
-    PAPER: ClassVar[dict[str, Any]] = {}
-    """Values of ``preset="paper"`` that differ from the defaults."""
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
+    """By name of a preset, values that differ from the defaults."""
 
     @classmethod
     def build(cls, method: str, preset: str | None, given: dict[str, Any]) -> Any:
@@ -97,8 +97,8 @@ class Options:
                     f"its options: {listed}"
                 )
         if preset is not None:
-            checks.choice("preset", preset, ["paper"])
-            given = {**cls.PAPER, **given}
+            checks.choice("preset", preset, cls.PRESETS)
+            given = {**cls.PRESETS[preset], **given}
         return cls(**given)
 
 
@@ -119,9 +119,16 @@ class Method(nn.Module):
     """Whether the method knows probabilities of masks, which must be 0 and 1 then."""
     mask_parts: ClassVar[int] = 1
     """Masks per unit that may stand side by side in a given mask tensor."""
+    keep_rates: ClassVar[bool] = True
+    """Whether units can start from keep rates of their own."""
 
     def __init__(self, sites: Sequence[Site], likelihood: Likelihood, options: Any) -> None:
         super().__init__()
+        rated = [site.name for site in sites if site.keep is not None]
+        if rated and not self.keep_rates:
+            raise ValueError(
+                f"keep was given for site {rated[0]!r}, but method {self.name!r} has no keep rates"
+            )
         self.sites = tuple(sites)
         self.options = options
 
@@ -176,12 +183,40 @@ def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
     return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
 
 
+class Starts(nn.Module):
+    """Log-odds of the keep rates that masks start from, or have as their prior.
+
+    Args:
+        sites: In execution order; those with rates of their own have one number per unit.
+        keep: Keep rate of all other sites.
+
+    Examples:
+        >>> sites = [Site("fc", 2, 1, 2), Site("input", 2, 1, 2, keep=(0.5, 0.5))]
+        >>> starts = Starts(sites, 0.5)
+        >>> starts.at(0), starts.at(1)
+        (0.0, tensor([0., 0.]))
+    """
+
+    def __init__(self, sites: Sequence[Site], keep: float) -> None:
+        super().__init__()
+        self.common = policy.logit(keep)
+        for index, site in enumerate(sites):
+            own = None if site.keep is None else torch.tensor(list(map(policy.logit, site.keep)))
+            self.register_buffer(f"site{index}", own, persistent=False)
+
+    def at(self, site: int) -> float | Tensor:
+        """Of a site: one number, or one per unit, [units]."""
+        own: Tensor | None = getattr(self, f"site{site}")
+        return self.common if own is None else own
+
+
 class SiteNumbers(nn.Module):
     """Learned numbers of all sites, one for the site or one per unit, as one parameter.
 
     Args:
         sites: In execution order.
-        start: What every number starts with; weight decay pulls back to it.
+        start: What every number starts with; weight decay pulls back to it. A tensor has one
+            for every number.
         per_unit: One number per unit instead of one per site.
 
     Examples:
@@ -192,10 +227,14 @@ class SiteNumbers(nn.Module):
 
     units: Tensor
     """Units that a number stands for, [numbers]."""
+    start: float | Tensor
 
-    def __init__(self, sites: Sequence[Site], start: float, per_unit: bool) -> None:
+    def __init__(self, sites: Sequence[Site], start: float | Tensor, per_unit: bool) -> None:
         super().__init__()
-        self.start = start
+        if isinstance(start, Tensor):
+            self.register_buffer("start", start, persistent=False)
+        else:
+            self.start = start
         self.sizes = [site.units if per_unit else 1 for site in sites]
         self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))
         units = torch.tensor([site.units for site in sites])
@@ -242,7 +281,7 @@ def examples_in_training(train_size: int | None, batch: int) -> int:
     return batch
 
 
-def scaled(mask: Tensor, rescale: str, keep: float = 1.0) -> Tensor:
+def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
     """Multiplier of a mask: as it is, or scaled so that activations keep their size.
 
     Args:
@@ -269,7 +308,7 @@ def check_sizes(options: Any) -> None:
             checks.integer(name, value, low=1)
 
 
-def _as_is(logits: Tensor) -> Tensor:
+def _as_is(logits: Tensor, _: slice) -> Tensor:
     return logits
 
 
@@ -339,23 +378,28 @@ def choosing(
         given = trajectory.given[site]
         return lambda _, part: given[..., part]
     uniform = trajectory.noise.uniform(rows, units, like)
-    return lambda logits, part: policy.draw(temper(logits.detach()), uniform[..., part])
+    return lambda logits, part: policy.draw(temper(logits.detach(), part), uniform[..., part])
 
 
 def exploring(
-    options: Any, start: float, trajectory: Trajectory, rows: int, like: Tensor
+    options: Any, start: float | Tensor, trajectory: Trajectory, rows: int, like: Tensor
 ) -> Temper:
     """Return what turns logits into those of the training policy; see :func:`policy.explore`.
 
     Args:
         options: With ``temperature`` and ``epsilon``.
-        start: Log-odds of the prior's keep rate.
+        start: Log-odds of the prior's keep rate, or of every unit's.
         trajectory: Of the pass.
         rows: Masks per copy of the batch.
         like: Gives device and dtype of the random numbers.
     """
     random = random_rows(options.epsilon, trajectory, rows, like)
-    return lambda logits: policy.explore(logits, start, options.temperature, random)
+
+    def temper(logits: Tensor, part: slice) -> Tensor:
+        centre = start[part] if isinstance(start, Tensor) else start
+        return policy.explore(logits, centre, options.temperature, random)
+
+    return temper
 
 
 def random_rows(epsilon: float, trajectory: Trajectory, rows: int, like: Tensor) -> Tensor | None:

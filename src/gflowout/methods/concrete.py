@@ -96,7 +96,8 @@ class ConcreteDropout(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: ConcreteDropoutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.keep_logits = SiteNumbers(sites, -policy.logit(options.rate), options.per_unit)
+        start = _start(sites, -policy.logit(options.rate), options.per_unit)
+        self.keep_logits = SiteNumbers(sites, start, options.per_unit)
 
     def rate(self, site: int) -> Tensor:
         """Learned drop rate of a site, [1], or of its units, [units]."""
@@ -149,6 +150,22 @@ class ConcreteDropout(Method):
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         return trajectory.noise.uniform(trajectory.batch, self.sites[site].units, activation)
+
+
+def _start(sites: Sequence[Site], common: float, per_unit: bool) -> float | Tensor:
+    """Log-odds of keeping a unit before training: of all, or of every number to learn."""
+    if all(site.keep is None for site in sites):
+        return common
+    numbers = list[float]()
+    for site in sites:
+        own = [common] * site.units if site.keep is None else list(map(policy.logit, site.keep))
+        if not per_unit and len(set(own)) > 1:
+            raise ValueError(
+                f"keep has several rates for site {site.name!r}, and concrete dropout learns one "
+                "per site: set per_unit=True"
+            )
+        numbers += own if per_unit else own[:1]
+    return torch.tensor(numbers)
 
 
 def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:

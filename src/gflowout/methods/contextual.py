@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from gflowout import checks, policy
 from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled
+from gflowout.methods.base import Losses, Method, Options, Score, Starts, full_masks, scaled
 from gflowout.sites import Site
 from gflowout.trajectory import Noise, Trajectory, known
 
@@ -61,7 +61,7 @@ class ContextualDropoutOptions(Options):
     gain: float = 1.0
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "noise", "reduction", "gain"})
-    PAPER: ClassVar[dict[str, Any]] = {"gain": 0.01}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"gain": 0.01}}
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -159,7 +159,7 @@ class ContextualDropout(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: ContextualDropoutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.start = policy.logit(options.prior_keep)
+        self.starts = Starts(sites, options.prior_keep)
         self.noise = NOISES[options.noise]
         self.generators = nn.ModuleList(_generator(site.units, options.reduction) for site in sites)
         self.prior = nn.Parameter(torch.zeros(len(sites)))
@@ -174,7 +174,7 @@ class ContextualDropout(Method):
         """
         with torch.set_grad_enabled(record.antithetic is not None or torch.is_grad_enabled()):
             logits = trajectory.every_copy(self._logits(site, activation))
-        prior = self.prior_logits[site]
+        prior = self.prior_logits(site)
         record.logits.append(logits)
         record.kl.append(self.noise.kl(logits, prior))
 
@@ -238,14 +238,13 @@ class ContextualDropout(Method):
             log_reward=(known(trajectory.log_p) - nll).detach(),
         )
 
-    @property
-    def prior_logits(self) -> Tensor:
-        """Log-odds of the prior's keep rates, [sites]."""
-        return torch.add(self.prior * policy.DIRECT_GAIN, self.start)
+    def prior_logits(self, site: int) -> Tensor:
+        """Log-odds of the prior's keep rate at a site, or of every unit's."""
+        return self.prior[site] * policy.DIRECT_GAIN + self.starts.at(site)
 
     def _logits(self, site: int, activation: Tensor) -> Tensor:
         pooled = self.sites[site].pool(activation.detach()).to(self.prior.dtype)
-        logits: Tensor = self.start + self.options.gain * self.generators[site](pooled)
+        logits: Tensor = self.starts.at(site) + self.options.gain * self.generators[site](pooled)
         return logits
 
     def _random(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:

@@ -20,6 +20,7 @@ from gflowout.methods.base import (
     Method,
     Options,
     Score,
+    Starts,
     check_policy,
     choosing,
     exploring,
@@ -100,13 +101,14 @@ class GFlowOut(Method):
         context: int = 0,
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.start = policy.logit(options.prior_keep)
+        self.starts = Starts(sites, options.prior_keep)
         self.posterior, self.prior = nn.ModuleList(), nn.ModuleList()
         self.posterior_history = history_of(sites, options)
         self.prior_history = history_of(sites, options)
-        for site, earlier in zip(sites, history_sizes(sites, options), strict=True):
+        sizes = history_sizes(sites, options)
+        for index, (site, earlier) in enumerate(zip(sites, sizes, strict=True)):
             seen = [earlier, site.units, context]
-            shape = (site.units, options.hidden, self.start, options.blocks)
+            shape = (site.units, options.hidden, self.starts.at(index), options.blocks)
             self.posterior.append(policy.MaskPolicy([*seen, likelihood.label_size], *shape))
             self.prior.append(policy.MaskPolicy(seen, *shape))
         if options.log_z == "learned":
@@ -123,7 +125,7 @@ class GFlowOut(Method):
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
         rows, units = trajectory.batch, self.sites[site].units
-        temper = exploring(self.options, self.start, trajectory, rows, pooled)
+        temper = exploring(self.options, self.starts.at(site), trajectory, rows, pooled)
         choose = choosing(trajectory, site, rows, units, pooled, temper)
         mask, posterior = self.posterior[site]([by_posterior, pooled, context, label], choose)
         _, prior = self.prior[site]([by_prior, pooled, context], lambda _, part: mask[..., part])

@@ -23,6 +23,7 @@ from gflowout.methods.base import (
     Method,
     Options,
     Score,
+    Starts,
     check_policy,
     check_sizes,
     choosing,
@@ -82,12 +83,15 @@ class IDGFlowOutOptions(Options):
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
         {"prior_keep", "hidden", "log_z", "blocks", "history"}
     )
-    PAPER: ClassVar[dict[str, Any]] = {
-        "temperature": 2.0,
-        "epsilon": 0.1,
-        "log_z": "learned",
-        "draws": 1,
-        "group_size": 1,
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "temperature": 2.0,
+            "epsilon": 0.1,
+            "log_z": "learned",
+            "draws": 1,
+            "group_size": 1,
+        },
+        "features": {"prior_keep": 0.1, "beta": 0.3, "hidden": (), "draws": 8},
     }
 
     def __post_init__(self) -> None:
@@ -107,13 +111,16 @@ class IDGFlowOut(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: IDGFlowOutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.start = policy.logit(options.prior_keep)
+        self.starts = Starts(sites, options.prior_keep)
         self.posterior = nn.ModuleList()
         self.history = history_of(sites, options) if options.hidden else None
-        for site, earlier in zip(sites, history_sizes(sites, options), strict=True):
+        sizes = history_sizes(sites, options)
+        for index, (site, earlier) in enumerate(zip(sites, sizes, strict=True)):
             inputs = [earlier] if options.hidden else []
             self.posterior.append(
-                policy.MaskPolicy(inputs, site.units, options.hidden, self.start, options.blocks)
+                policy.MaskPolicy(
+                    inputs, site.units, options.hidden, self.starts.at(index), options.blocks
+                )
             )
         if options.log_z == "learned":
             self.log_z = nn.Parameter(torch.zeros(()))
@@ -131,11 +138,12 @@ class IDGFlowOut(Method):
             if self._whole and self.joint(trajectory):
                 self._agree(trajectory, like)
         rows = batch if trajectory.index is None else self._groups(batch)
-        temper = exploring(self.options, self.start, trajectory, rows, like)
+        temper = exploring(self.options, self.starts.at(site), trajectory, rows, like)
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
-        trajectory.add(policy.log_prob(mask, logits), policy.log_prob_at_rate(mask, self.start))
+        prior = policy.log_prob_at_rate(mask, self.starts.at(site))
+        trajectory.add(policy.log_prob(mask, logits), prior)
         return mask
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:

@@ -54,6 +54,7 @@ class Masksembles(Method):
     """
 
     name = "masksembles"
+    keep_rates = False
     Options = MasksemblesOptions
 
     def __init__(

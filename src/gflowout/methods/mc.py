@@ -19,7 +19,7 @@ class MCDropoutOptions(Options):
 
     Attributes:
         rate: Probability of dropping a unit. ``None``: that of the ``nn.Dropout`` that the site
-            replaces, and 0.5 where there was none.
+            replaces, and 0.5 where there was none. Units with a keep rate of their own have that.
         rescale: ``"inverse"`` divides kept units by the keep rate; ``"kept"`` by the fraction
             that was kept; ``"none"`` leaves them.
     """
@@ -43,7 +43,9 @@ class MCDropout(Method):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a mask per example."""
         place = self.sites[site]
-        keep = 1 - self._rate(site)
+        keep: float | Tensor = 1 - self._rate(site)
+        if place.keep is not None:
+            keep = activation.new_tensor(place.keep)
 
         def drawn() -> Tensor:
             uniform = trajectory.noise.uniform(trajectory.batch, place.units, activation)

@@ -23,6 +23,7 @@ class NoDropout(Method):
     """
 
     name = "none"
+    keep_rates = False
     Options = NoDropoutOptions
     deterministic = True
 

@@ -75,6 +75,7 @@ class VariationalDropout(Method):
     """
 
     name = "variational"
+    keep_rates = False
     Options = VariationalDropoutOptions
 
     def __init__(
