@@ -13,6 +13,7 @@ Examples:
 """
 
 from gflowout.ensemble import Ensemble, EnsembleLosses
+from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.methods.base import Losses
 from gflowout.model import MaskedModel, unwrap, wrap
@@ -29,6 +30,7 @@ __all__ = [
     "Ensemble",
     "EnsembleLosses",
     "Gaussian",
+    "Inclusion",
     "Likelihood",
     "Losses",
     "MaskedModel",

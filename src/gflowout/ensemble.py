@@ -7,6 +7,7 @@ pools what they answer.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from gflowout import checks
 from gflowout.finding import SiteNames
+from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import Losses
 from gflowout.model import MaskedModel, wrap
@@ -40,7 +42,7 @@ class EnsembleLosses(Losses):
 
 
 class Ensemble(nn.Module):
-    """Several models of the same task, whose samples are pooled; every member weighs the same.
+    """Several models of the same task, whose samples are pooled.
 
     Members are ordinary models, trained side by side through the ensemble or one after the other
     on their own. Every member must have weights of its own.
@@ -50,9 +52,12 @@ class Ensemble(nn.Module):
             models of method ``"none"`` without sites.
         likelihood: What the output of bare modules means; each gets a copy.
         example: One real call of the bare modules, as for :func:`gflowout.wrap`.
+        weights: Of the members, such as their likelihoods on validation data: shares of the
+            samples that they give. ``None``: all the same.
 
     Attributes:
         members: The models.
+        weights: Of the members, with a sum of 1.
 
     Examples:
         >>> import gflowout as gfo
@@ -79,6 +84,7 @@ class Ensemble(nn.Module):
         *,
         likelihood: Likelihood | None = None,
         example: Any = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         single = isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)
@@ -91,6 +97,7 @@ class Ensemble(nn.Module):
         _check(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
+        self.weights = _shares_of(weights, len(models))
         self.training = any(model.training for model in models)
 
     @classmethod
@@ -187,13 +194,15 @@ class Ensemble(nn.Module):
     ) -> Predictive:
         """Predict with uncertainty: the samples of all members, member after member.
 
-        All members give the same number of samples and so weigh the same. No member is changed, nor
-        is PyTorch's random state.
+        Members without weights give the same number of samples each. With weights, a member gives
+        its share of the samples, rounded, which may be none. No member is changed, nor is PyTorch's
+        random state.
 
         Args:
             *args: Positional arguments of the backbones.
-            samples: Number of draws in all, rounded up to a multiple of the number of members. If
-                not given, 20; or one per member, where no member draws anything.
+            samples: Number of draws in all; without weights, rounded up to a multiple of the number
+                of members. If not given, 20; or one per member, where no member draws anything and
+                all weigh the same.
             chunk: Draws per pass of a backbone at most, to bound memory; chosen if not given.
             generator: Source of randomness, as for :meth:`MaskedModel.predict`.
             masks: Masks to use instead of drawing, one [samples, batch, units] per site, as in
@@ -206,22 +215,25 @@ class Ensemble(nn.Module):
         """
         if masks is not None or return_masks:
             _check_same_sites(self.members)
-        each = self._draws(samples)
-        shares = [None] * len(self.members) if masks is None else self._shares(masks, samples)
+        shares: Sequence[list[Tensor] | None] = [None] * len(self.members)
+        if masks is not None:
+            shares = self._shares(masks, samples)
+        counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
         if generator is None:  # or all members would draw the same
             generator = torch.Generator()
             generator.set_state(torch.get_rng_state())
         parts = [
             member.predict(
                 *args,
-                samples=each if share is None else None,
+                samples=count if share is None else None,
                 chunk=chunk,
                 generator=generator,
                 masks=share,
                 return_masks=return_masks,
                 **kwargs,
             )
-            for member, share in zip(self.members, shares, strict=True)
+            for member, share, count in zip(self.members, shares, counts, strict=True)
+            if count
         ]
         for index, part in enumerate(parts):
             if part.outputs.shape[1:] != parts[0].outputs.shape[1:]:
@@ -236,6 +248,22 @@ class Ensemble(nn.Module):
             parts[0].likelihood,
             [torch.cat(site) for site in zip(*pooled, strict=True)] if return_masks else None,
         )
+
+    def inclusion(
+        self, *args: Any, samples: int = 1000, names: Sequence[str] = (), **kwargs: Any
+    ) -> Inclusion:
+        """How probable it is that each unit of a site is kept, by all members with their weights.
+
+        Args:
+            *args: Inputs, where masks depend on the example.
+            samples: Number of masks to draw from each member.
+            names: Of the units.
+            **kwargs: As for :meth:`MaskedModel.inclusion`.
+        """
+        _check_same_sites(self.members)
+        found = [each.inclusion(*args, samples=samples, **kwargs) for each in self.members]
+        masks = torch.cat([each.masks for each in found])
+        return Inclusion(masks, torch.tensor(self.weights), names or found[0].names)
 
     def parameter_groups(self, **rates: float) -> list[dict[str, Any]]:
         """Parameter groups for one optimiser: those of a single model, with all members in each.
@@ -252,25 +280,63 @@ class Ensemble(nn.Module):
                     groups[group["name"]] = group
         return list(groups.values())
 
-    def _draws(self, samples: int | None) -> int:
-        """Samples per member."""
+    def allot(self, samples: int | None = None) -> list[int]:
+        """Samples that each member gives of so many in all; see :meth:`predict`.
+
+        Examples:
+            >>> import gflowout as gfo
+            >>> nets, example = [nn.Linear(4, 3) for _ in range(3)], (torch.zeros(2, 4),)
+            >>> pool = gfo.Ensemble(
+            ...     nets, likelihood=gfo.Categorical(3), example=example, weights=[3, 1, 0]
+            ... )
+            >>> pool.allot(20)
+            [15, 5, 0]
+        """
         if samples is None:
-            samples = 1 if all(one.method.deterministic for one in self.members) else 20
-        return -(-checks.integer("samples", samples, low=1) // len(self.members))
+            silent = all(one.method.deterministic for one in self.members)
+            samples = len(self.members) if silent and self._even else 20
+        checks.integer("samples", samples, low=1)
+        if self._even:
+            return [-(-samples // len(self.members))] * len(self.members)
+        exact = [weight * samples for weight in self.weights]
+        counts = [int(count) for count in exact]
+        # What is left goes to those who lost most by rounding.
+        order = sorted(range(len(counts)), key=lambda at: counts[at] - exact[at])
+        for at in order[: samples - sum(counts)]:
+            counts[at] += 1
+        return counts
+
+    @property
+    def _even(self) -> bool:
+        return len(set(self.weights)) == 1
 
     def _shares(self, masks: Sequence[Tensor], samples: int | None) -> list[list[Tensor]]:
-        """Masks of each member: [samples / members, batch, units] per site."""
-        count = len(self.members)
+        """Masks of each member: [its samples, batch, units] per site."""
         for mask in masks:
-            if not isinstance(mask, Tensor) or mask.dim() != 3 or len(mask) % count:
+            whole = isinstance(mask, Tensor) and mask.dim() == 3
+            if not whole or (self._even and len(mask) % len(self.members)):
                 shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
                 raise ValueError(
                     "masks must hold one [samples, batch, units] per site, samples being a "
-                    f"multiple of the {count} members, got {shape}"
+                    f"multiple of the {len(self.members)} members, got {shape}"
                 )
             if samples not in (None, len(mask)):
                 raise ValueError(f"samples is {samples}, but masks holds {len(mask)} samples")
-        return [[mask.chunk(count)[index] for mask in masks] for index in range(count)]
+        parts = [mask.split(self.allot(len(mask))) for mask in masks]
+        return [[part[index] for part in parts] for index in range(len(self.members))]
+
+
+def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Weights that sum to 1."""
+    if weights is None:
+        return (1 / count,) * count
+    given = [checks.number("weights", float(weight), low=0) for weight in weights]
+    if len(given) != count:
+        raise ValueError(f"weights must hold one for each of {count} members, got {len(given)}")
+    total = sum(given)
+    if not 0 < total < math.inf:
+        raise ValueError(f"weights must have a positive, finite sum, got {total}")
+    return tuple(weight / total for weight in given)
 
 
 def _bare(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:

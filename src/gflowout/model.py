@@ -20,13 +20,14 @@ from gflowout.calls import CallSpec
 from gflowout.drawing import Runner
 from gflowout.example import learn, split_example
 from gflowout.finding import SiteNames, find
+from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.modes import evaluating
 from gflowout.predictive import Predictive
 from gflowout.scoring import Scorer, check_mask_values, masks_of_draws, masks_of_pass
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory
+from gflowout.sites import INPUT, Site
+from gflowout.trajectory import Noise, Trajectory
 
 PREFIX = "gflowout"
 """Where a wrapped model's state_dict keeps what wrapping added."""
@@ -304,6 +305,71 @@ class MaskedModel(nn.Module):
         settled, likelihood = self.likelihood.settle(outputs.flatten(0, 1))
         settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
         return Predictive(settled, likelihood, drawn)
+
+    @torch.no_grad()
+    def inclusion(
+        self,
+        *args: Any,
+        site: str | None = None,
+        samples: int = 1000,
+        generator: torch.Generator | None = None,
+        names: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Inclusion:
+        """How probable it is that each unit of a site is kept.
+
+        Args:
+            *args: Inputs, where masks depend on the example; then there is an answer for each row.
+                Not needed where all examples share masks, as in ``"id-gflowout"``.
+            site: Name of the site; ``"input"`` if it is one, else the only site.
+            samples: Number of masks to draw.
+            generator: Source of randomness, as for :meth:`predict`.
+            names: Of the units.
+            **kwargs: Keyword arguments of the backbone.
+
+        Examples:
+            >>> import gflowout as gfo
+            >>> net, x = nn.Linear(4, 3), torch.zeros(2, 4)
+            >>> model = gfo.wrap(
+            ...     net, "id-gflowout", ["input"], likelihood=gfo.Categorical(3), example=(x,),
+            ...     preset="features", train_size=100,
+            ... )
+            >>> model.inclusion(samples=500).mean.shape
+            torch.Size([4])
+        """
+        at = self._place(site)
+        checks.integer("samples", samples, low=1)
+        shared = self._shared_masks(samples, generator)
+        if shared is not None:
+            masks = shared[at].unsqueeze(1)
+        elif not args and not kwargs:
+            raise ValueError(
+                f"masks of method {self.method.name!r} depend on the example: pass inputs, as in "
+                "model.inclusion(x)"
+            )
+        else:
+            pred = self.predict(
+                *args, samples=samples, generator=generator, return_masks=True, **kwargs
+            )
+            assert pred.masks is not None
+            masks = pred.masks[at]
+        named = names or [f"{self.sites[at].name} {unit}" for unit in range(masks.shape[-1])]
+        return Inclusion(masks.unsqueeze(0), names=named)
+
+    def _place(self, site: str | None) -> int:
+        """Index of a site that may be left to choose."""
+        known = [each.name for each in self.sites]
+        if site is None and INPUT in known:
+            site = INPUT
+        if site is None and len(known) == 1:
+            return 0
+        return known.index(checks.choice("site", site, known))
+
+    def _shared_masks(self, samples: int, generator: torch.Generator | None) -> Any:
+        """Masks that do not depend on inputs, [samples, units] per site, or ``None``."""
+        device = next((each.device for each in self.method.parameters()), torch.device("cpu"))
+        sources = [torch.Generator(device).manual_seed(s) for s in _seeds(samples, generator)]
+        return self.method.draw_ahead(Trajectory(noise=Noise(sources)))
 
     def set_options(self, **options: Any) -> None:
         """Change options of the method, for instance to let ``beta`` grow during training.

@@ -71,7 +71,10 @@ def save(model: MaskedModel | Ensemble, path: str | os.PathLike[str]) -> None:
     described = (
         _config(model)
         if isinstance(model, MaskedModel)
-        else {"members": [_config(member) for member in model.members]}
+        else {
+            "members": [_config(member) for member in model.members],
+            "weights": list(model.weights),
+        }
     )
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -119,7 +122,8 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     several = isinstance(backbone, Sequence | nn.ModuleList)
     backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
-    saved, ensemble = _read(Path(path))
+    saved, weights = _read(Path(path))
+    ensemble = weights is not None
     if single == ensemble:
         holds = (
             f"an ensemble of {len(saved)} models: pass a list of {len(saved)} backbones, or a "
@@ -138,7 +142,12 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
             "backbones"
         )
     models = [_assembled(one, own) for one, own in zip(saved, backbones, strict=True)]
-    result = Ensemble(models) if ensemble else models[0]
+    result: MaskedModel | Ensemble = models[0]
+    if ensemble:
+        try:
+            result = Ensemble(models, weights=weights or None)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{str(path)!r} has a damaged configuration: {error}") from error
     for model, one in zip(models, saved, strict=True):  # from here on, nothing is left to refuse
         model.load_state_dict(one.tensors)
     return result
@@ -195,8 +204,11 @@ class _Saved:
     tensors: dict[str, Tensor]
 
 
-def _read(path: Path) -> tuple[list[_Saved], bool]:
-    """Return the models of a file, and whether they form an ensemble."""
+def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
+    """Return the models of a file, and their weights if they form an ensemble.
+
+    Files of the first versions have none, and an empty list here: members weigh the same.
+    """
     where = repr(str(path))
     if not path.is_file():
         raise FileNotFoundError(f"path: there is no file {where}")
@@ -210,7 +222,7 @@ def _read(path: Path) -> tuple[list[_Saved], bool]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
     if "members" not in config:
-        return [_Saved(where, config, tensors)], False
+        return [_Saved(where, config, tensors)], None
     members = config["members"]
     if not isinstance(members, list) or not members:
         raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
@@ -221,7 +233,10 @@ def _read(path: Path) -> tuple[list[_Saved], bool]:
         if prefix not in owners:
             raise ValueError(f"{where} has a tensor {key!r}, which is of no member")
         owners[prefix].tensors[key.removeprefix(prefix)] = tensor
-    return saved, True
+    weights = config.get("weights", [])
+    if not isinstance(weights, list):
+        raise ValueError(f"{where} has a damaged configuration: weights is {weights!r}")
+    return saved, weights
 
 
 def _parse(where: str, text: str) -> dict[str, Any]:
