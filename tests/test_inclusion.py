@@ -256,11 +256,11 @@ def test_inclusion_is_that_of_the_exact_posterior(beta: float) -> None:
     # Blocks and generators, since inputs that stand in for each other are not independent.
     model = gfo.wrap(
         net, "id-gflowout", ["input"], likelihood=gfo.Categorical(2), example=(x[:2],),
-        preset="features", prior_keep=0.3, beta=beta, train_size=POINTS, draws=32, blocks=5,
+        preset="features", prior_keep=0.3, beta=beta, train_size=POINTS, draws=32, blocks=10,
         hidden=(32, 32),
     )  # fmt: skip
-    steps = 400
-    optimizer = torch.optim.Adam(model.method.parameters(), lr=5e-3)
+    steps = 300
+    optimizer = torch.optim.Adam(model.method.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         optimizer.zero_grad()

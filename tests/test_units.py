@@ -189,7 +189,9 @@ def test_own_rates_are_the_prior_of_every_unit() -> None:
     torch.testing.assert_close(losses.log_q[:, 0], by_torch)  # it starts at the prior
 
 
-@pytest.mark.parametrize("method", ["mc", "gflowout", "id-gflowout", "contextual", "combined"])
+@pytest.mark.parametrize(
+    "method", ["mc", "gflowout", "id-gflowout", "contextual", "combined", "gates"]
+)
 def test_masks_start_at_their_own_rates(method: str) -> None:
     rates = [0.05, 0.5, 0.95, 0.3, 0.7, 0.9]
     model = wrapped(method, gfo.Units(keep=rates))
@@ -293,3 +295,23 @@ def test_layouts_of_a_vector() -> None:
     assert layout.narrow(torch.tensor([[1.0, 2.0, 5.0, 9.0]])).tolist() == [[2, 3]]
     assert keep_rates(gfo.Units(keep=0.5), layout) == (0.5, 0.5)
     assert policy.logit(0.5) == 0
+
+
+def test_the_posterior_may_start_elsewhere_and_the_prior_may_grow_sparse() -> None:
+    model = wrapped(
+        "id-gflowout", gfo.Units(keep=[0.2] * 5 + [0.6]), start_keep=0.7, beta=0.0, hidden=()
+    )
+    assert model.inclusion(samples=2000).mean.tolist() == pytest.approx([0.7] * 6, abs=0.05)
+    x, y = torch.randn(10, FEATURES), torch.arange(10) % 3
+    for sparsity in (0.0, 1.5):
+        model.set_options(sparsity=sparsity)
+        losses = model(x, y=y)
+        assert losses.log_reward is not None
+        mask = losses.masks[0][:, 0]
+        rates = torch.tensor([0.2] * 5 + [0.6])
+        prior = torch.distributions.Bernoulli(logits=rates.logit() - sparsity)
+        torch.testing.assert_close(losses.log_reward[:, 0], prior.log_prob(mask).sum(-1))
+    with pytest.raises(ValueError, match="sparsity must be"):
+        model.set_options(sparsity=-1.0)
+    with pytest.raises(ValueError, match="start_keep is fixed by wrap"):
+        model.set_options(start_keep=0.5)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gflowout import distributed, objectives, policy
+from gflowout import checks, distributed, objectives, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import (
     Losses,
@@ -53,7 +53,11 @@ class IDGFlowOutOptions(Options):
         temperature: Divides the posterior's logits, around the prior's, when drawing in training.
         epsilon: Probability, per mask and site, of a random mask from the prior.
         beta: Scale of the log-likelihood in the reward.
-        prior_keep: Keep rate of the fixed prior; the posterior starts there.
+        prior_keep: Keep rate of the fixed prior.
+        start_keep: Keep rate that the posterior starts from; ``None`` for that of the prior.
+        sparsity: What the prior charges for every unit that is kept, in nats, beyond
+            ``prior_keep``. To anneal, let it grow during training:
+            ``model.set_options(sparsity=4 * min(1.0, step / 1000))``.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         hidden: Widths of the mask generators, which see the masks of earlier sites. ``()`` for a
             plain logit per unit.
@@ -71,6 +75,8 @@ class IDGFlowOutOptions(Options):
     epsilon: float = 0.0
     beta: float = 1.0
     prior_keep: float = 0.5
+    start_keep: float | None = None
+    sparsity: float = 0.0
     rescale: str = "none"
     hidden: tuple[int, ...] = (32, 32)
     log_z: str = "batch"
@@ -81,7 +87,7 @@ class IDGFlowOutOptions(Options):
     history: str = "all"
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
-        {"prior_keep", "hidden", "log_z", "blocks", "history"}
+        {"prior_keep", "start_keep", "hidden", "log_z", "blocks", "history"}
     )
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
@@ -91,13 +97,24 @@ class IDGFlowOutOptions(Options):
             "draws": 1,
             "group_size": 1,
         },
-        "features": {"prior_keep": 0.1, "beta": 0.3, "hidden": (), "draws": 8},
+        "features": {
+            "prior_keep": 0.1,
+            "start_keep": 0.3,
+            "beta": 0.3,
+            "hidden": (),
+            "draws": 8,
+        },
     }
 
     def __post_init__(self) -> None:
         """Check the values."""
         check_policy(self)
         check_sizes(self)
+        checks.number("sparsity", self.sparsity, low=0)
+        if self.start_keep is not None:
+            checks.number(
+                "start_keep", self.start_keep, low=0, high=1, open_low=True, open_high=True
+            )
 
 
 class IDGFlowOut(Method):
@@ -117,10 +134,11 @@ class IDGFlowOut(Method):
         sizes = history_sizes(sites, options)
         for index, (site, earlier) in enumerate(zip(sites, sizes, strict=True)):
             inputs = [earlier] if options.hidden else []
+            start = self.starts.at(index)
+            if options.start_keep is not None:
+                start = policy.logit(options.start_keep)
             self.posterior.append(
-                policy.MaskPolicy(
-                    inputs, site.units, options.hidden, self.starts.at(index), options.blocks
-                )
+                policy.MaskPolicy(inputs, site.units, options.hidden, start, options.blocks)
             )
         if options.log_z == "learned":
             self.log_z = nn.Parameter(torch.zeros(()))
@@ -142,7 +160,7 @@ class IDGFlowOut(Method):
         choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
-        prior = policy.log_prob_at_rate(mask, self.starts.at(site))
+        prior = policy.log_prob_at_rate(mask, self.starts.at(site) - self.options.sparsity)
         trajectory.add(policy.log_prob(mask, logits), prior)
         return mask
 
