@@ -270,5 +270,5 @@ def test_inclusion_is_that_of_the_exact_posterior(beta: float) -> None:
     found = model.inclusion(samples=20000, generator=torch.Generator().manual_seed(1))
     assert (found.mean - expected).abs().max() < 0.03
     # The task is not trivial: the posterior is far from the prior and from certain.
-    assert (expected - 0.3).abs().max() > 0.4
+    assert (expected - 0.3).abs().max() > 0.3
     assert ((expected > 0.05) & (expected < 0.95)).sum() >= 3
