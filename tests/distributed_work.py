@@ -57,6 +57,7 @@ CASES = {
     "mc": Case("mc"),
     "concrete": Case("concrete"),
     "variational": Case("variational"),
+    "gates": Case("gates"),
     "masksembles": Case("masksembles", given=True),
     "contextual": Case("contextual"),
     "contextual gaussian": Case("contextual", {"noise": "gaussian"}),

@@ -160,6 +160,13 @@ VARIATIONAL_OPTIONS = [
     ("per_unit", [], [1, None, "yes"]),
     ("kl_weight", [-0.5], ["1", None]),
 ]
+GATES_OPTIONS = [
+    ("start", [float("inf"), float("nan")], ["0.5", True, None]),
+    ("noise", [0, -0.5, float("inf")], ["0.5", None]),
+    ("strength", [-0.1, float("nan")], ["1", None]),
+    ("shared", [], [1, None, "yes"]),
+    ("predict", ["sample", None], []),
+]
 MASKSEMBLES_OPTIONS = [
     ("members", [0, -1], [2.0, None]),
     ("scale", [0.9, float("inf")], ["2", None]),
@@ -173,6 +180,7 @@ TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "contextual": CONTEXTUAL_OPTIONS,
     "concrete": CONCRETE_OPTIONS + SIZE_OPTION,
     "variational": VARIATIONAL_OPTIONS + SIZE_OPTION,
+    "gates": GATES_OPTIONS,
     "masksembles": MASKSEMBLES_OPTIONS,
     "none": [],
 }

@@ -454,6 +454,7 @@ METHODS = {
     "combined": {"train_size": 100},
     "concrete": {"train_size": 100},
     "variational": {"train_size": 100},
+    "gates": {},
     "masksembles": {},
     "contextual": {},
 }

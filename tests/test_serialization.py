@@ -24,6 +24,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "contextual": {"prior_keep": 0.7, "reduction": 2, "gain": 2.0, "kl_weight": 0.5},
     "concrete": {"train_size": 40, "rate": 0.3, "per_unit": True, "relaxation": 0.2},
     "variational": {"train_size": 40, "alpha": 0.5},
+    "gates": {"start": 0.3, "noise": 0.4, "strength": 0.1, "shared": True},
     "masksembles": {"members": 3, "scale": 1.5},
     "none": {},
 }

@@ -542,7 +542,7 @@ def test_print_shows_the_sites() -> None:
     assert "method='mc'" in text
 
 
-@pytest.mark.parametrize("method", ["mc", "concrete", "variational", "masksembles"])
+@pytest.mark.parametrize("method", ["mc", "concrete", "variational", "gates", "masksembles"])
 def test_half_precision_replays(method: str) -> None:
     model = wrapped(MLP(), method, ["fc1"]).to(torch.bfloat16)
     x = torch.randn(3, 4, dtype=torch.bfloat16)

@@ -25,6 +25,7 @@ METHODS = (
     "concrete",
     "contextual",
     "variational",
+    "gates",
     "masksembles",
     "id-gflowout",
     "gflowout",

@@ -6,6 +6,7 @@ from gflowout.methods.base import Losses, Method, Options
 from gflowout.methods.combined import Combined
 from gflowout.methods.concrete import ConcreteDropout
 from gflowout.methods.contextual import ContextualDropout
+from gflowout.methods.gates import StochasticGates
 from gflowout.methods.gflowout import GFlowOut
 from gflowout.methods.id_gflowout import IDGFlowOut
 from gflowout.methods.masksembles import Masksembles
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
         ConcreteDropout,
         ContextualDropout,
         VariationalDropout,
+        StochasticGates,
         Masksembles,
         NoDropout,
     )
@@ -41,5 +43,6 @@ __all__ = [
     "Method",
     "NoDropout",
     "Options",
+    "StochasticGates",
     "VariationalDropout",
 ]

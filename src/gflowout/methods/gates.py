@@ -1,0 +1,172 @@
+r"""Stochastic gates (Yamada, Lindenbaum, Negahban & Kluger 2020): units that nothing needs close.
+
+Every unit has a gate between 0 and 1 with a learned mean and fixed noise,
+
+.. math:: z = \min(1, \max(0, \mu + \sigma \epsilon)), \qquad \epsilon \sim N(0, 1),
+
+which is exactly 0 with some probability and still has a gradient in :math:`\mu`. The loss is the
+mean negative log-likelihood of an example plus the expected number of gates that are not closed,
+
+.. math:: \lambda \sum_k P(z_k > 0) = \lambda \sum_k \Phi(\mu_k / \sigma),
+
+with :math:`\Phi` the distribution function of the standard normal. Nothing is divided by the number
+of training examples, N: an open gate must gain :math:`\lambda` nats per example, and in the log
+posterior of all of them it costs as much as a prior with log-odds :math:`-N \lambda` of keeping it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gflowout import checks
+from gflowout.likelihoods import Likelihood
+from gflowout.methods.base import Losses, Method, Options, Score, SiteNumbers, regularised_losses
+from gflowout.sites import Site
+from gflowout.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class StochasticGatesOptions(Options):
+    """Options of stochastic gates.
+
+    Attributes:
+        start: Mean of every gate at the start. Units with a keep rate of their own start where
+            that is the probability that their gate is not closed.
+        noise: Standard deviation sigma of the noise.
+        strength: What an open gate costs, lambda: nats per example.
+        shared: Draw one set of gates for the whole batch instead of one per example.
+        predict: Gates of a prediction: ``"draw"`` draws them as in training; ``"mean"`` sets the
+            noise to 0, so that all samples are the same.
+    """
+
+    start: float = 0.5
+    noise: float = 0.5
+    strength: float = 0.01
+    shared: bool = False
+    predict: str = "draw"
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"start", "noise"})
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"shared": True, "predict": "mean"}}
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks.number("start", self.start)
+        checks.number("noise", self.noise, low=0, open_low=True)
+        checks.number("strength", self.strength, low=0)
+        checks.boolean("shared", self.shared)
+        checks.choice("predict", self.predict, ["draw", "mean"])
+
+
+class StochasticGates(Method):
+    """Gates of a learned mean, by default drawn anew for each example and draw.
+
+    Masks are the gates themselves: numbers from 0 to 1.
+    """
+
+    name = "gates"
+    Options = StochasticGatesOptions
+
+    def __init__(
+        self, sites: Sequence[Site], likelihood: Likelihood, options: StochasticGatesOptions
+    ) -> None:
+        super().__init__(sites, likelihood, options)
+        self.means = SiteNumbers(sites, _start(sites, options), per_unit=True)
+
+    def mean(self, site: int) -> Tensor:
+        """Learned mean of a site's gates before they are cut off at 0 and 1, [units]."""
+        return self.means.split(self.means())[site]
+
+    def open_probability(self, site: int) -> Tensor:
+        """Probability that a gate of a site is not closed, [units]."""
+        return open_probability(self.mean(site), self.options.noise)
+
+    def draw_training(
+        self, site: int, activation: Tensor, trajectory: Trajectory, means: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Draw gates, differentiable in their means."""
+
+        def drawn() -> Tensor:
+            return self._drawn(means[site], activation, trajectory)
+
+        return trajectory.mask(site, drawn).to(activation.dtype)
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Draw gates as in training, or take those without noise."""
+
+        def drawn() -> Tensor:
+            return self._predicted(site, activation, trajectory)
+
+        return trajectory.mask(site, drawn).to(activation.dtype)
+
+    def draw_ahead(self, trajectory: Trajectory) -> list[Tensor] | None:
+        """The gates of all sites, where examples share them."""
+        if self.options.predict == "draw" and not self.options.shared:
+            return None
+        like = self.means.moved
+        return [self._predicted(site, like, trajectory) for site in range(len(self.sites))]
+
+    def step(self, score: Score) -> Losses:
+        """One pass; likelihood and penalty both reach the means.
+
+        Gates are drawn whether the model is in train or eval mode. Given masks have no gradient:
+        the penalty alone then reaches the means.
+        """
+        means = self.means()
+        trajectory = score(partial(self.draw_training, means=self.means.split(means)))
+        count = open_probability(means, self.options.noise).sum()
+        return regularised_losses(trajectory, self.options.strength * count)
+
+    def _drawn(self, mean: Tensor, like: Tensor, trajectory: Trajectory) -> Tensor:
+        rows = 1 if self.options.shared else trajectory.batch
+        normal = trajectory.noise.normal(rows, len(mean), like)
+        return gate(mean, self.options.noise, normal)
+
+    def _predicted(self, site: int, like: Tensor, trajectory: Trajectory) -> Tensor:
+        mean = self.mean(site)
+        if self.options.predict == "draw":
+            return self._drawn(mean, like, trajectory)
+        return mean.clamp(0, 1).expand(trajectory.copies, -1)
+
+
+def _start(sites: Sequence[Site], options: StochasticGatesOptions) -> float | Tensor:
+    """Means before training: one for all gates, or one for each."""
+    if all(site.keep is None for site in sites):
+        return options.start
+    normal, starts = NormalDist(0, options.noise), list[float]()
+    for site in sites:
+        own = [options.start] * site.units if site.keep is None else map(normal.inv_cdf, site.keep)
+        starts += own
+    return torch.tensor(starts)
+
+
+def gate(mean: Tensor, noise: float, normal: Tensor) -> Tensor:
+    """Gates between 0 and 1 that are differentiable in their mean, unless they are cut off.
+
+    Args:
+        mean: [units].
+        noise: Standard deviation.
+        normal: Standard normal numbers, [rows, units].
+
+    Examples:
+        >>> gate(torch.tensor([0.5]), 0.5, torch.tensor([[-2.0], [0.5], [2.0]])).flatten()
+        tensor([0.0000, 0.7500, 1.0000])
+    """
+    return (mean + noise * normal).clamp(0, 1)
+
+
+def open_probability(mean: Tensor, noise: float) -> Tensor:
+    """Probability that gates are above 0: that of a normal number below mean over noise.
+
+    Examples:
+        >>> open_probability(torch.tensor([-0.5, 0.0, 0.5]), 0.5)
+        tensor([0.1587, 0.5000, 0.8413])
+    """
+    probability: Tensor = torch.special.ndtr(mean / noise)
+    return probability
