@@ -322,7 +322,7 @@ class Ensemble(nn.Module):
                 )
             if samples not in (None, len(mask)):
                 raise ValueError(f"samples is {samples}, but masks holds {len(mask)} samples")
-        parts = [mask.split(self.allot(len(mask))) for mask in masks]
+        parts = [torch.split(mask, self.allot(len(mask))) for mask in masks]
         return [[part[index] for part in parts] for index in range(len(self.members))]
 
 

@@ -6,7 +6,6 @@ the masks come from is the business of :class:`gflowout.MaskedModel` and :class:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,16 +149,15 @@ class Inclusion:
         Args:
             count: How many sets at most.
         """
-        found: Counter[tuple[int, ...]] = Counter()
+        found: dict[tuple[int, ...], float] = {}
         share = self.weights / (self.masks.shape[1] * self.masks.shape[2])
         for chain, weight in zip(self.masks.flatten(1, 2), share.tolist(), strict=True):
             kinds, numbers = chain.unique(dim=0, return_counts=True)
             for kind, number in zip(kinds, numbers.tolist(), strict=True):
-                found[tuple(kind.nonzero().flatten().tolist())] += weight * number  # type: ignore[assignment]
-        return [
-            (tuple(self.names[unit] for unit in units), float(probability))
-            for units, probability in found.most_common(_count(count))
-        ]
+                units = tuple(kind.nonzero().flatten().tolist())
+                found[units] = found.get(units, 0.0) + weight * number
+        order = sorted(found, key=lambda units: (-found[units], units))[: _count(count)]
+        return [(tuple(self.names[unit] for unit in units), found[units]) for units in order]
 
     def support(self, threshold: float = 0.5) -> Tensor:
         """Units whose inclusion probability is at least a threshold, [units] of bool."""

@@ -18,6 +18,7 @@ from gflowout.data.seeds import generator
 from gflowout.ensemble import Ensemble
 from gflowout.experiments import images, images_presets
 from gflowout.experiments import images_sections as say
+from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import TITLES
 from gflowout.experiments.models import Fitted
 from gflowout.experiments.study import TUNING, Chosen, Options, Record, Study
@@ -159,7 +160,7 @@ def section(records: Sequence[Record]) -> Section:
             "smaller sets are parts of the larger ones. Options were tuned on clean labels and "
             "taken over by every arm alike. The paper has curves without numbers here."
         )
-        blocks.append(Text([how, *details]))
+        blocks += [Text([how]), *pair_by_pair(details)]
     return Section(findings, blocks, claims(records), tuple(there))
 
 

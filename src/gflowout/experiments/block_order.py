@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gflowout.experiments import images, images_presets, robustness
 from gflowout.experiments import images_sections as say
+from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import TITLES
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
 from gflowout.report.content import Block, Section, Text
@@ -60,7 +61,7 @@ def section(records: Sequence[Record]) -> Section:
             "alike. The paper has curves without numbers here, for accuracy; NLL and ECE are "
             "additions."
         )
-        blocks.append(Text([how, *details]))
+        blocks += [Text([how]), *pair_by_pair(details)]
     claim = robustness.matching(
         records,
         there or images_presets.CIFAR,

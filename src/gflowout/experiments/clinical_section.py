@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gflowout.experiments.arms import ARMS
-from gflowout.experiments.compare import by_arm, by_seed, compare_all, sentence
+from gflowout.experiments.compare import by_arm, by_seed, compare_all, pair_by_pair, sentence
 from gflowout.experiments.study import Record
 from gflowout.experiments.summary import mean_error
 from gflowout.experiments.verdicts import (
@@ -87,7 +87,7 @@ def section(records: Sequence[Record]) -> Section:
         ]
         blocks.append(choices(records, source, {arm: TITLES[arm] for arm in arms}))
         findings += _findings(records, source)
-        blocks.append(Text([f"{SUPERIOR}", *_sentences(records, source)]))
+        blocks += [Text([SUPERIOR]), *pair_by_pair(_sentences(records, source))]
         claims += _claims(records, source)
     return Section(findings, blocks, claims, sources)
 

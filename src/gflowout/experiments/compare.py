@@ -16,7 +16,7 @@ from typing import Any, Literal
 from gflowout import checks
 from gflowout.experiments.summary import numbers
 from gflowout.extras import require
-from gflowout.report.content import Better
+from gflowout.report.content import Better, Text
 
 Verdict = Literal["better", "worse", "no difference seen", "not comparable"]
 LEVEL = 0.95
@@ -253,3 +253,15 @@ def sentence(
             f"(Holm's p = {comparison.adjusted:.2g})"
         )
     return f"{text}."
+
+
+def pair_by_pair(sentences: Sequence[str]) -> list[Text]:
+    """All comparisons of a section, one sentence each, to be folded away; nothing without any.
+
+    Examples:
+        >>> pair_by_pair(["No difference seen."])[0].title
+        'GFlowOut against each method, pair by pair: 1 comparison'
+    """
+    count = f"{len(sentences)} comparison{'' if len(sentences) == 1 else 's'}"
+    title = f"GFlowOut against each method, pair by pair: {count}"
+    return [Text(sentences, title)] if sentences else []

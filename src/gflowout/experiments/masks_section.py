@@ -54,7 +54,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks += [_correlations(records, name), *_scatters(records, name)]
         blocks += [_distances(records, name), _information(records, name)]
         blocks += [_keep_rates(records, name), *_heats(records, name)]
-        blocks.append(Text(_comparisons(records, name)))
+        blocks += compare.pair_by_pair(_comparisons(records, name))
     return Section(findings, blocks, _claims(records, data), tuple(data))
 
 

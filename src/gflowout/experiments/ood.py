@@ -15,6 +15,7 @@ import torch
 from gflowout import metrics
 from gflowout.experiments import images, images_presets
 from gflowout.experiments import images_sections as say
+from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import TITLES
 from gflowout.experiments.images_presets import CIFAR
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
@@ -126,7 +127,7 @@ def section(records: Sequence[Record]) -> Section:
             "information. CIFAR-10 and CIFAR-100 have pictures of like things, which makes them "
             "harder to tell apart than SVHN is."
         )
-        blocks.append(Text([how, *details]))
+        blocks += [Text([how]), *pair_by_pair(details)]
     return Section(findings, blocks, claims(records), tuple(there))
 
 

@@ -13,6 +13,7 @@ from statistics import fmean
 from gflowout.experiments import images, images_presets
 from gflowout.experiments import images_sections as say
 from gflowout.experiments.arms import ARMS
+from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import SHIFTS, TITLES
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
 from gflowout.report.content import Block, Cell, Claim, Column, Row, Section, Table, Text
@@ -83,8 +84,7 @@ def section(records: Sequence[Record]) -> Section:
             details += say.sentences(found, what, percent=percent)
     if there:
         blocks.append(tuned(records, there))
-    if details:
-        blocks.append(Text(details))
+    blocks += pair_by_pair(details)
     return Section(findings, blocks, claims(records), tuple(there))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gflowout.experiments.arms import ARMS
-from gflowout.experiments.compare import by_arm, by_seed, compare_all, sentence
+from gflowout.experiments.compare import by_arm, by_seed, compare_all, pair_by_pair, sentence
 from gflowout.experiments.study import Record
 from gflowout.experiments.summary import mean_error, numbers
 from gflowout.experiments.verdicts import (
@@ -88,7 +88,7 @@ def section(records: Sequence[Record]) -> Section:
                 for arm, each in compared.items()
             ]
         claims += _claims(records, name)
-    blocks.append(Text([MATCHES.format(slack="1 point"), *sentences]))
+    blocks += [Text([MATCHES.format(slack="1 point")]), *pair_by_pair(sentences)]
     return Section(findings, blocks, claims, found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gflowout.experiments import summary
 from gflowout.report import plots, tables
@@ -120,7 +120,7 @@ def _facts(report: Report) -> list[str]:
     facts = report.facts
     versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in facts.versions.items())
     lines = [
-        ("Data", ", ".join(facts.data)),
+        ("Data", "; ".join(_by_name(facts.data))),
         ("Seeds", ", ".join(map(str, facts.seeds))),
         ("Versions", versions),
         ("Code", "; ".join(facts.commits)),
@@ -166,3 +166,12 @@ def _escape(text: str) -> str:
     """Text that Markdown takes as it is."""
     found = _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
     return _INSIDE.sub("_", found)  # an underscore inside a word is no emphasis
+
+
+def _by_name(data: Iterable[str]) -> list[str]:
+    """Names of data, those of parts gathered: "mnist, train" and "mnist, test" are one."""
+    parts: dict[str, list[str]] = {}
+    for name in data:
+        own, _, part = name.partition(", ")
+        parts.setdefault(own, []).extend([part] if part else [])
+    return [f"{own} ({', '.join(each)})" if each else own for own, each in parts.items()]
