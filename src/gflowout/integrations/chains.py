@@ -1,0 +1,341 @@
+"""Chains: networks trained on one table, each on its own, whose predictions are pooled.
+
+A plain loop instead of :func:`gflowout.training.fit`: starting Lightning takes longer than training
+on a small table. What can be shared with it is: options, optimisers, when to stop. Knows nothing of
+scikit-learn.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gflowout.backbones.mlp import MLP
+from gflowout.data import seeds
+from gflowout.drawing import Runner
+from gflowout.integrations import tabular
+from gflowout.integrations.recipes import Recipe, annealed, decayed
+from gflowout.integrations.tabular import Floats, Table
+from gflowout.likelihoods import Gaussian, Likelihood
+from gflowout.model import MaskedModel, wrap
+from gflowout.modes import evaluating
+from gflowout.predictive import Predictive
+from gflowout.training.alarms import ADVICE, DivergedError
+from gflowout.training.options import FitOptions, ended, optimisers
+from gflowout.trajectory import Noise, Trajectory
+
+ROWS = 4096
+"""Rows that are predicted at a time."""
+
+_TRAINING = threading.Lock()
+"""Training draws from PyTorch's random state: one thread at a time, so that a seed is a result."""
+
+Tell = Callable[[int, list[dict[str, float]]], None]
+"""``tell(epochs in all, history)``, after every epoch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one chain is built and trained.
+
+    Attributes:
+        hidden: Widths of the hidden layers.
+        method: Name of the method.
+        sites: As for :func:`gflowout.wrap`.
+        options: Of the method.
+        likelihood: Makes what the output means.
+        outputs: Width of the output.
+        fit: How to train; its ``epochs`` at least.
+        recipe: Gives the number of steps, the size of batches and what changes over the training.
+        sparsity: What the prior charges for every feature in the end.
+        device: Where to.
+    """
+
+    hidden: tuple[int, ...]
+    method: str
+    sites: Any
+    options: dict[str, Any]
+    likelihood: Callable[[], Likelihood]
+    outputs: int
+    fit: FitOptions
+    recipe: Recipe
+    sparsity: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A trained network.
+
+    Attributes:
+        model: In double precision, so that a prediction does not depend on the rows beside it.
+        history: Training and validation loss of every epoch.
+        best_epoch: The epoch whose weights it has.
+        evidence: Log-likelihood of its validation rows, NaN without any.
+    """
+
+    model: MaskedModel
+    history: list[dict[str, float]]
+    best_epoch: int
+    evidence: float
+
+
+def train(plan: Plan, table: Table, valid: Table | None, tell: Tell) -> Chain:
+    """Train a network; it has the weights of its best epoch where there are validation rows.
+
+    Nothing depends on PyTorch's random state, and it is left alone.
+
+    Args:
+        plan: How; its seed decides everything.
+        table: Training rows, scaled.
+        valid: Validation rows.
+        tell: Hears of every epoch.
+    """
+    device = torch.device(plan.device)
+    x = torch.tensor(table.x, dtype=torch.float32, device=device)
+    with _own_random_state(device):
+        torch.manual_seed(plan.fit.seed)
+        net = MLP((x.shape[1], *plan.hidden, plan.outputs)).to(device)
+        likelihood = plan.likelihood()
+        model = wrap(
+            net, plan.method, plan.sites, likelihood=likelihood, example=(x[:1].repeat(2, 1),),
+            validate=False, **plan.options,
+        )  # fmt: skip
+        history = _loop(plan, model, x, _targets(table, likelihood, device), table, valid, tell)
+    best = history.pop("best")
+    if device.type != "mps":  # which has no double precision
+        model.double()
+    model.eval()
+    evidence = math.nan if valid is None else float(log_likelihood(model, valid, plan.fit, 1).sum())
+    return Chain(model, history["epochs"], best, evidence)
+
+
+def _loop(
+    plan: Plan,
+    model: MaskedModel,
+    x: Tensor,
+    y: Tensor,
+    table: Table,
+    valid: Table | None,
+    tell: Tell,
+) -> dict[str, Any]:
+    rng = np.random.RandomState(plan.fit.seed % 2**32)
+    visited = len(tabular.visits(table.weight, table.total, rng))
+    batches = -(-visited // plan.recipe.batch_size)
+    epochs = max(plan.fit.epochs, -(-plan.recipe.steps // batches))
+    steppers = optimisers(model, plan.fit)
+    for group in (group for stepper in steppers for group in stepper.param_groups):
+        group["fused"] = x.device.type in ("cpu", "cuda")  # small tensors: calls are what costs
+    every = max(1, epochs // plan.recipe.looks)
+    history: list[dict[str, float]] = []
+    scores: list[float] = []
+    best: tuple[int, float, dict[str, Tensor]] | None = None
+    model.train()
+    for epoch in range(epochs):
+        _set(plan, model, steppers, epoch / epochs)
+        order = torch.from_numpy(tabular.visits(table.weight, table.total, rng)).to(x.device)
+        loss = 0.0
+        for rows in order.tensor_split(batches):
+            losses = model(x[rows], y=y[rows])
+            for stepper in steppers:
+                stepper.zero_grad()
+            losses.total.backward()
+            for stepper in steppers:
+                stepper.step()
+            loss += losses.nll.item() / batches
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss is {loss} in epoch {epoch}. {ADVICE}")
+        history.append({"epoch": epoch, "train_nll": loss})
+        if valid is not None and (epoch % every == every - 1 or epoch == epochs - 1):
+            score = -float(log_likelihood(model, valid, plan.fit).sum() / valid.weight.sum())
+            history[-1]["valid_nll"] = score
+            if best is None or score < best[1]:
+                state = {name: value.clone() for name, value in model.state_dict().items()}
+                best = epoch, score, state
+        scores.append(history[-1].get("valid_nll", math.inf))
+        tell(epochs, history)
+        if valid is not None and ended(plan.fit, scores) == "patience":
+            break
+    if best is not None:
+        model.load_state_dict(best[2])
+    return {"epochs": history, "best": len(history) - 1 if best is None else best[0]}
+
+
+def _set(plan: Plan, model: MaskedModel, steppers: Sequence[Any], progress: float) -> None:
+    """Set learning rates and the prior's charge of an epoch."""
+    if plan.sparsity:
+        model.set_options(sparsity=annealed(plan.recipe, plan.sparsity, progress))
+    for stepper in steppers:
+        for group in stepper.param_groups:
+            group["lr"] = group["base_lr"] * decayed(plan.recipe, progress)
+
+
+def log_likelihood(model: MaskedModel, table: Table, fit: FitOptions, more: int = 0) -> Tensor:
+    """Weighted log-likelihood of rows, [rows]; the draws are the same each time.
+
+    Args:
+        model: A wrapped network.
+        table: Rows, scaled.
+        fit: Gives seed and number of draws.
+        more: Multiplies the draws by 1 + 8 times this.
+    """
+    first = next(model.parameters())
+    seed = seeds.generator(fit.seed, "valid")
+    draws: list[int] = torch.randint(
+        2**62, (fit.valid_samples * (1 + 8 * more),), generator=seed
+    ).tolist()
+    x = torch.tensor(table.x, dtype=first.dtype, device=first.device)
+    pred = draw(model, x, draws)
+    y = _targets(table, model.likelihood, first.device)
+    return pred.log_prob(y).cpu().double() * torch.from_numpy(table.weight)
+
+
+def draw(
+    model: MaskedModel, x: Tensor, draws: Sequence[int], return_masks: bool = False
+) -> Predictive:
+    """Predict rows, all with the same random numbers.
+
+    A draw is then one function of a row, whatever the rows beside it; with numbers of its own, a
+    row's answer would depend on its place in the batch.
+
+    Args:
+        model: A wrapped network.
+        x: [rows, features].
+        draws: One seed per draw.
+        return_masks: Keep the masks in the result.
+    """
+    runner = Runner(model.backbone, model.sites, model.spec, (x,), {})
+    same = model.method.deterministic
+
+    def in_common(site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        if site == 0 and trajectory.given is None:
+            trajectory.noise = _Common(trajectory.noise)
+        return model.method.draw(site, activation, trajectory)
+
+    with torch.no_grad(), evaluating(model):
+        outputs, masks = runner.sample(
+            in_common, model.method.draw_ahead, draws[:1] if same else draws, None, None,
+            return_masks,
+        )  # fmt: skip
+    if same:
+        outputs = outputs.expand(len(draws), *outputs.shape[1:])
+        masks = masks and [mask.expand(len(draws), *mask.shape[1:]) for mask in masks]
+    settled, likelihood = model.likelihood.settle(outputs.flatten(0, 1))
+    settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
+    return Predictive(settled.detach(), likelihood, masks)
+
+
+class _Common(Noise):
+    """Random numbers of a draw that are the same for every row."""
+
+    def __init__(self, noise: Noise) -> None:
+        super().__init__(noise.generators, noise.copies)
+        self.noise = noise
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """One row of numbers per copy of the batch, for all of its rows."""
+        return self.noise.uniform(1, units, like).repeat_interleave(rows, 0)
+
+    def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """The same of normal numbers."""
+        return self.noise.normal(1, units, like).repeat_interleave(rows, 0)
+
+
+def shares(weights: Floats, samples: int) -> list[int]:
+    """Draws of every chain: in proportion to its weight, by largest remainders.
+
+    Examples:
+        >>> shares(np.array([0.6, 0.39, 0.01]), 20)
+        [12, 8, 0]
+    """
+    exact = weights / weights.sum() * samples
+    counts = np.floor(exact).astype(int)
+    left = samples - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
+    return [int(count) for count in counts]
+
+
+def pooled(
+    chains: Sequence[Chain],
+    weights: Floats,
+    x: Floats,
+    samples: int,
+    seed: int,
+    return_masks: bool = False,
+) -> Predictive:
+    """Predict with all chains; each gives a share of the samples.
+
+    Args:
+        chains: Trained networks.
+        weights: Of the chains.
+        x: Rows, scaled, [rows, features].
+        samples: Draws in all.
+        seed: Decides the draws.
+        return_masks: Keep the masks in the result.
+    """
+    parts: list[list[Predictive]] = []
+    numbered = list(enumerate(zip(chains, shares(weights, samples), strict=True)))
+    for start in range(0, len(x), ROWS):
+        part = []
+        for number, (chain, share) in numbered:
+            if not share:
+                continue
+            first = next(chain.model.parameters())
+            rows = torch.tensor(x[start : start + ROWS], dtype=first.dtype, device=first.device)
+            source = seeds.generator(seed, "predict", number)
+            draws: list[int] = torch.randint(2**62, (share,), generator=source).tolist()
+            part.append(draw(chain.model, rows, draws, return_masks))
+        parts.append(part)
+    outputs = torch.cat([torch.cat([one.outputs for one in part]) for part in parts], 1)
+    masks = None
+    if return_masks:
+        sites = range(len(parts[0][0].masks or ()))
+        masks = [
+            torch.cat([torch.cat([_masks(one)[site] for one in part]) for part in parts], 1).cpu()
+            for site in sites
+        ]
+    return Predictive(outputs.cpu(), parts[0][0].likelihood.cpu(), masks)
+
+
+def weigh(evidence: Floats, temper: float) -> Floats:
+    """Weights of chains: the softmax of their validation log-likelihoods; equal without any.
+
+    Args:
+        evidence: Validation log-likelihood of every chain, [chains]; NaN without validation rows.
+        temper: Multiplies it.
+
+    Examples:
+        >>> weigh(np.array([-10.0, -10.0 - np.log(3)]), 1.0)
+        array([0.75, 0.25])
+    """
+    if not temper or not np.isfinite(evidence).all():
+        return np.full(len(evidence), 1 / len(evidence))
+    weights: Floats = np.exp(temper * (evidence - evidence.max()))
+    weights /= weights.sum()
+    return weights
+
+
+def _masks(pred: Predictive) -> Sequence[Tensor]:
+    assert pred.masks is not None
+    return pred.masks
+
+
+def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tensor:
+    if isinstance(likelihood, Gaussian):
+        return torch.tensor(table.y, dtype=torch.float32, device=device)
+    return torch.tensor(table.y[:, 0], dtype=torch.int64, device=device)
+
+
+@contextmanager
+def _own_random_state(device: torch.device) -> Iterator[None]:
+    devices = [device] if device.type == "cuda" else []
+    with _TRAINING, torch.random.fork_rng(devices):
+        yield

@@ -1,0 +1,351 @@
+"""What classifier and regressor have in common: parameters, fitting, drawing, selecting.
+
+Parameters are stored as given and checked in ``fit``, as scikit-learn has it. How a network is
+trained is in :mod:`.chains`, with what values in :mod:`.recipes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    check_is_fitted,
+    validate_data,
+)
+
+from gflowout import checks
+from gflowout.inclusion import Inclusion
+from gflowout.integrations import tabular
+from gflowout.integrations.chains import Plan, pooled, train, weigh
+from gflowout.integrations.features import input_masks, units_of
+from gflowout.integrations.progress import progress
+from gflowout.integrations.recipes import (
+    FEATURES,
+    HIDDEN,
+    HIDDEN_KEEP,
+    INCLUSION_ROWS,
+    INCLUSION_SAMPLES,
+    VALID_ROWS,
+    VALID_SAMPLES,
+    Recipe,
+    chain_options,
+)
+from gflowout.integrations.tabular import Floats, Scale, Table
+from gflowout.likelihoods import Likelihood
+from gflowout.methods import METHODS
+from gflowout.predictive import Predictive
+from gflowout.sites import INPUT
+from gflowout.training.options import FitOptions
+from gflowout.units import Units
+
+AUTO = "auto"
+
+
+def _masks_inputs(estimator: Any) -> bool:
+    if estimator.mask_inputs:
+        return True
+    raise AttributeError(f"{type(estimator).__name__} selects features with mask_inputs=True only")
+
+
+class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators."""
+
+    _classes: bool
+
+    def __init__(
+        self,
+        method: str = AUTO,
+        *,
+        hidden: Any = (100, 100),
+        mask_inputs: bool = False,
+        mask_hidden: bool | str = AUTO,
+        options: Mapping[str, Any] | None = None,
+        samples: int = 20,
+        chains: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        standardize: bool = True,
+        groups: Any = None,
+        always: Any = None,
+        keep: Any = None,
+        threshold: float = 0.5,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.mask_inputs = mask_inputs
+        self.mask_hidden = mask_hidden
+        self.options = options
+        self.samples = samples
+        self.chains = chains
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.standardize = standardize
+        self.groups = groups
+        self.always = always
+        self.keep = keep
+        self.threshold = threshold
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if not self.mask_inputs:
+            tags.transformer_tags = None
+        return tags
+
+    def predictive(self, X: Any) -> Predictive:  # noqa: N803
+        """Everything that the drawn networks say, as :class:`gflowout.Predictive`.
+
+        Args:
+            X: [rows, features].
+
+        Returns:
+            Samples and uncertainty scores, as tensors. The draws follow from ``random_state``: the
+            same rows get the same answer, alone or among others.
+        """
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        samples = checks.integer("samples", self.samples, low=1)
+        return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
+
+    def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
+        """How probable it is that each feature is used, row by row.
+
+        Rows differ for methods whose masks depend on them, such as ``"gflowout"``.
+
+        Args:
+            X: [rows, features].
+            samples: Draws per chain.
+
+        Returns:
+            [rows, features].
+        """
+        check_is_fitted(self)
+        x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        found = np.zeros(x.shape)
+        for start in range(0, len(x), 256):
+            part = slice(start, start + 256)
+            masks = self._input_masks(x[part], checks.integer("samples", samples, low=1))
+            for weight, mask in zip(self.chain_weights_, masks, strict=True):
+                found[part] += weight * mask.double().mean(0).numpy()
+        return found
+
+    def get_support(self, indices: bool = False, threshold: float | None = None) -> NDArray[Any]:
+        """Features that are probably needed.
+
+        Args:
+            indices: Return their numbers instead of a mask.
+            threshold: Least inclusion probability; that of the estimator if ``None``.
+        """
+        check_is_fitted(self)
+        least = checks.number(
+            "threshold", self.threshold if threshold is None else threshold, low=0, high=1
+        )
+        support = np.asarray(self.inclusion_.mean) >= least
+        return np.nonzero(support)[0] if indices else support
+
+    def _get_support_mask(self) -> NDArray[Any]:
+        return self.get_support()
+
+    def _fit(
+        self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
+    ) -> None:
+        """Train the chains on distinct rows."""
+        recipe = self._recipe()
+        checks.boolean("standardize", self.standardize)
+        checks.boolean("verbose", self.verbose)
+        checks.integer("samples", self.samples, low=1)
+        checks.number("threshold", self.threshold, low=0, high=1)
+        rng = np.random.RandomState(check_random_state(self.random_state).randint(2**31 - 1))
+        self._seed = int(rng.randint(2**31 - 1))
+        fold, count = self._folds(table, recipe, rng)
+        everything = np.ones(len(table), dtype=bool)
+        first = fold != 0 if count else everything
+        scaled = table.take(np.nonzero(first)[0])
+        features, targets = x.shape[1], table.y.shape[1]
+        self._scale, self._target_scale = Scale.none(features), Scale.none(targets)
+        if self.standardize:
+            self._scale = Scale.of(scaled.x, scaled.weight)
+            if not self._classes:
+                self._target_scale = Scale.of(scaled.y, scaled.weight)
+        inside = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
+        chains = []
+        with progress(recipe.chains, self.verbose) as tell:
+            for number in range(recipe.chains):
+                held = fold == (number % count if recipe.rotate else 0) if count else ~everything
+                rows = inside.take(np.nonzero(~held)[0])
+                plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
+                valid = inside.take(np.nonzero(held)[0]) if held.any() else None
+                chains.append(train(plan, rows, valid, tell(number)))
+        self.chains_ = chains
+        self.chain_weights_ = weigh(np.array([one.evidence for one in chains]), recipe.temper)
+        self.history_ = [one.history for one in chains]
+        self.n_iter_ = max(len(one.history) for one in chains)
+        if self.mask_inputs:
+            self.inclusion_ = self._inclusion(inside)
+
+    def _recipe(self) -> Recipe:
+        """What the arguments leave open, from the recipe that fits."""
+        checks.boolean("mask_inputs", self.mask_inputs)
+        recipe = FEATURES if self.mask_inputs else HIDDEN
+        given: dict[str, Any] = {}
+        if self.method != AUTO:
+            given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
+        for name in ("chains", "epochs", "batch_size", "patience"):
+            if getattr(self, name) is not None:
+                given[name] = checks.integer(name, getattr(self, name), low=1)
+        if self.epochs is not None:
+            given["steps"] = 0
+        if self.lr is not None:
+            given["lr"] = checks.number("lr", self.lr, low=0, open_low=True)
+        if self.weight_decay is not None:
+            given["weight_decay"] = checks.number("weight_decay", self.weight_decay, low=0)
+        if self.validation_fraction is not None:
+            given["validation"] = checks.number(
+                "validation_fraction", self.validation_fraction, low=0, high=0.5
+            )
+        known = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+        return Recipe(**{**known, **given})
+
+    def _folds(
+        self, table: Table, recipe: Recipe, rng: np.random.RandomState
+    ) -> tuple[NDArray[np.int64], int]:
+        """Fold of every row and their number; 0 folds where nothing is validated."""
+        count = round(1 / recipe.validation) if recipe.validation else 0
+        if not count or len(table) // count < VALID_ROWS:
+            return np.full(len(table), -1), 0
+        return tabular.folds(table.y, count, rng, self._classes), count
+
+    def _plan(
+        self,
+        recipe: Recipe,
+        number: int,
+        rows: Table,
+        likelihood: Callable[[], Likelihood],
+        outputs: int,
+        rng: np.random.RandomState,
+    ) -> Plan:
+        if self.options is not None and not isinstance(self.options, Mapping):
+            raise TypeError(f"options must be a dict or None, got {self.options!r}")
+        hidden = self.hidden
+        if isinstance(hidden, str) or not hasattr(hidden, "__iter__"):
+            raise TypeError(f"hidden must be a list of widths, got {hidden!r}")
+        hidden = tuple(checks.integer("hidden", width, low=1) for width in hidden)
+        known = METHODS[recipe.method].Options.__dataclass_fields__
+        own = self.options or {}
+        options = {**chain_options(recipe, number, known), **own}
+        if "train_size" in known:
+            options.setdefault("train_size", max(1, round(rows.total)))
+        # Who chooses the prior, or masks hidden units too, gets the prior as it stands.
+        plain = "sparsity" not in known or {"prior_keep", "sparsity"} & set(own)
+        sparsity = 0.0 if plain or self._hidden_sites(hidden) else recipe.sparsity
+        return Plan(
+            hidden=hidden,
+            method=recipe.method,
+            sites=self._sites(recipe.method, hidden, rows.x.shape[1], options, sparsity),
+            options=options,
+            likelihood=likelihood,
+            outputs=outputs,
+            fit=FitOptions(
+                epochs=recipe.epochs,
+                lr=recipe.lr,
+                generator_lr=recipe.generator_lr,
+                weight_decay=recipe.weight_decay,
+                patience=recipe.patience,
+                min_delta=recipe.tolerance,
+                valid_samples=VALID_SAMPLES,
+                seed=int(rng.randint(2**31 - 1)),
+            ),
+            recipe=recipe,
+            sparsity=sparsity,
+            device=self.device,
+        )
+
+    def _hidden_sites(self, hidden: tuple[int, ...]) -> list[str]:
+        masked = self.mask_hidden
+        if masked != AUTO and not isinstance(masked, bool):
+            raise TypeError(f"mask_hidden must be True, False or 'auto', got {masked!r}")
+        masked = not self.mask_inputs if masked == AUTO else masked
+        return [f"hidden.{layer}.act" for layer in range(len(hidden))] if masked else []
+
+    def _sites(
+        self,
+        method: str,
+        hidden: tuple[int, ...],
+        features: int,
+        options: Mapping[str, Any],
+        sparsity: float,
+    ) -> Any:
+        sites: dict[str, Any] = {}
+        if self.mask_inputs:
+            sites[INPUT] = units_of(
+                self.groups, self.always, self.keep, self._names(), features,
+                options.get("prior_keep"), sparsity,
+            )  # fmt: skip
+        else:
+            for name in ("groups", "always", "keep"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is about masked inputs: it needs mask_inputs=True")
+        sparse = self.mask_inputs and METHODS[method].keep_rates
+        for name in self._hidden_sites(hidden):
+            sites[name] = Units(keep=HIDDEN_KEEP) if sparse else None
+        if not sites and not METHODS[method].deterministic:
+            raise ValueError(
+                f"method {method!r} needs something to mask: take mask_inputs=True, or "
+                f"mask_hidden=True with hidden layers (got hidden={self.hidden!r}, "
+                f"mask_hidden={self.mask_hidden!r})"
+            )
+        return sites or ()
+
+    def _names(self) -> list[str] | None:
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else list(names)
+
+    def _inclusion(self, table: Table) -> Inclusion:
+        """Masks that the chains draw, for some of the training rows where these matter."""
+        share = max(100, INCLUSION_SAMPLES // len(self.chains_))
+        rows = table.x[:: max(1, len(table) // INCLUSION_ROWS)][:INCLUSION_ROWS]
+        masks = torch.stack(self._input_masks(rows, share))
+        if bool((masks == masks[:, :, :1]).all()):
+            masks = masks[:, :, :1]
+        names = _check_feature_names_in(self)
+        return Inclusion(masks, torch.from_numpy(self.chain_weights_), [str(one) for one in names])
+
+    def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
+        seeds = [self._seed + number for number in range(len(self.chains_))]
+        return input_masks(self.chains_, x, samples, seeds)
+
+
+# After the class: what scikit-learn wraps inside one loses its condition.
+for _name in (
+    "transform",
+    "inverse_transform",
+    "fit_transform",
+    "get_feature_names_out",
+    "set_output",
+):
+    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
+for _name in ("get_support", "inclusion"):
+    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))

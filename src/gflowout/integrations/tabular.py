@@ -1,0 +1,179 @@
+"""Tables for training: distinct rows with weights, folds, scales, what an epoch visits.
+
+A row that comes twice and a row of weight 2 are the same thing here, and the order of rows means
+nothing: everything starts from the distinct rows in an order of their own. Arrays in, arrays out;
+knows nothing of estimators or networks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_VISITS = 20
+"""An epoch has at most this many times as many visits as there are distinct rows."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Distinct rows of a training set.
+
+    Attributes:
+        x: Features, [rows, features].
+        y: Targets, [rows, outputs]; a class is its number.
+        weight: How often each row counts, [rows]; positive.
+    """
+
+    x: Floats
+    y: Floats
+    weight: Floats
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def total(self) -> float:
+        """How many examples the rows stand for.
+
+        Weights count as repetitions. Where they sum to less than one per row they are taken as
+        relative, so that weights that sum to 1 do not make one example of a whole table.
+        """
+        return max(float(self.weight.sum()), float(len(self)))
+
+    def take(self, rows: Ints) -> Table:
+        """The table of some of the rows."""
+        return Table(self.x[rows], self.y[rows], self.weight[rows])
+
+
+def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
+    """Join equal rows, adding their weights, and drop those of weight 0.
+
+    Args:
+        x: [rows, features].
+        y: [rows, outputs].
+        weight: [rows], none negative.
+
+    Examples:
+        >>> x, y = np.array([[2.0], [1.0], [2.0], [3.0]]), np.zeros((4, 1))
+        >>> table = distinct(x, y, np.array([1.0, 1.0, 0.5, 0.0]))
+        >>> sorted(zip(table.x[:, 0].tolist(), table.weight.tolist()))
+        [(1.0, 1.0), (2.0, 1.5)]
+    """
+    used = weight > 0
+    # Adding 0 makes 0 of -0, whose bytes differ.
+    joined = np.ascontiguousarray(np.hstack([x[used], y[used]]).astype(np.float64) + 0.0)
+    # As bytes: sorting whole rows of numbers takes NumPy ten times as long.
+    keys = joined.view(np.dtype((np.void, joined.itemsize * joined.shape[1]))).ravel()
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rows = joined[first]
+    sums = np.bincount(inverse.ravel(), weights=weight[used]).astype(np.float64)
+    return Table(rows[:, : x.shape[1]], rows[:, x.shape[1] :], sums)
+
+
+def folds(y: Floats, count: int, rng: np.random.RandomState, classes: bool) -> Ints:
+    """Fold of every row, from 0 on; folds are alike in the targets.
+
+    Rows are dealt out in the order of their targets, those of equal targets in random order. One
+    row of every class is in no fold (-1), so that no fold takes a class away.
+
+    Args:
+        y: [rows, outputs].
+        count: Number of folds.
+        rng: Source of randomness.
+        classes: Whether targets are classes.
+
+    Examples:
+        >>> y = np.array([[0.0]] * 5 + [[1.0]] * 3)
+        >>> fold = folds(y, 2, np.random.RandomState(0), classes=True)
+        >>> [sorted(fold[y[:, 0] == label].tolist()) for label in (0, 1)]
+        [[-1, 0, 0, 1, 1], [-1, 0, 1]]
+    """
+    order = np.lexsort((rng.permutation(len(y)), y[:, 0]))
+    if classes:
+        _, firsts = np.unique(y[order, 0], return_index=True)
+        order = np.delete(order, firsts)
+    fold = np.full(len(y), -1, dtype=np.int64)
+    fold[order] = (np.arange(len(order)) + rng.randint(count)) % count
+    return fold
+
+
+def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
+    """Rows that an epoch visits, in random order.
+
+    A systematic sample: a row of weight w comes floor(w) or ceil(w) times, w on average. Rows of
+    weight 1 come once each.
+
+    Args:
+        weight: [rows], positive.
+        total: Number of visits.
+        rng: Source of randomness.
+
+    Examples:
+        >>> sorted(visits(np.array([1.0, 3.0]), 4, np.random.RandomState(0)).tolist())
+        [0, 1, 1, 1]
+    """
+    count = max(1, round(min(total, MOST_VISITS * len(weight))))
+    ends = np.cumsum(weight) * (count / weight.sum())
+    reached = np.floor(ends + rng.uniform()).astype(np.int64)
+    reached[-1] = max(count, reached[-2] if len(reached) > 1 else 0)
+    times = np.diff(reached, prepend=0)
+    return rng.permutation(np.repeat(np.arange(len(weight)), times))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Location and scale of columns.
+
+    Attributes:
+        mean: [columns].
+        deviation: [columns]; 1 where a column is constant.
+    """
+
+    mean: Floats
+    deviation: Floats
+
+    @classmethod
+    def of(cls, values: Floats, weight: Floats) -> Scale:
+        """Weighted mean and standard deviation.
+
+        Examples:
+            >>> Scale.of(np.array([[0.0], [4.0]]), np.array([3.0, 1.0]))
+            Scale(mean=array([1.]), deviation=array([1.73205081]))
+        """
+        mean = np.average(values, axis=0, weights=weight)
+        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+        # What rounding leaves of a constant is no scale.
+        constant = deviation <= 1e-12 * np.maximum(1e-300, np.abs(mean))
+        return cls(mean, np.where(constant, 1.0, deviation))
+
+    @classmethod
+    def none(cls, columns: int) -> Scale:
+        """Values as they are."""
+        return cls(np.zeros(columns), np.ones(columns))
+
+    def apply(self, values: Floats) -> Floats:
+        """Subtract the mean, divide by the deviation."""
+        scaled: Floats = (values - self.mean) / self.deviation
+        return scaled
+
+
+def balance(y: Floats, weight: Floats, classes: Floats) -> Floats:
+    """Weights multiplied by those of their classes; their sum stays.
+
+    Args:
+        y: Class of every row, [rows].
+        weight: [rows].
+        classes: Weight of every class.
+
+    Examples:
+        >>> balance(np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([1.0, 4.0]))
+        array([0.5, 0.5, 2. ])
+    """
+    weighted: Floats = weight * classes[y.astype(np.int64)]
+    weighted *= weight.sum() / weighted.sum()
+    return weighted
