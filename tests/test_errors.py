@@ -174,7 +174,12 @@ MASKSEMBLES_OPTIONS = [
 ]
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
     "gflowout": POLICY_OPTIONS,
-    "id-gflowout": POLICY_OPTIONS + ID_OPTIONS,
+    "id-gflowout": [
+        *POLICY_OPTIONS,
+        *ID_OPTIONS,
+        ("start_keep", [0.0, 1.0, -0.1, float("nan")], ["half", True]),
+        ("sparsity", [-0.1, float("nan"), float("inf")], ["much", None, True]),
+    ],
     "combined": [row for row in POLICY_OPTIONS if row[0] not in ("log_z", "history")] + ID_OPTIONS,
     "mc": MC_OPTIONS,
     "contextual": CONTEXTUAL_OPTIONS,
