@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 
+STARTS = 4
+
 
 def all_masks(units: int) -> Tensor:
     """Every mask, [2**units, units]."""
@@ -92,34 +94,33 @@ def best_factorised(log_target: Tensor, units: list[int], steps: int = 1500) -> 
         (masks[:, :count] @ weight).long() if count else torch.zeros(len(masks)).long()
         for count, weight in zip(earlier, weights, strict=False)
     ]
-    best, best_kl = None, torch.full((len(log_target),), torch.inf)
-    for start in range(4):
+    batch = len(log_target)
+    starts = []
+    for start in range(STARTS):
         generator = torch.Generator().manual_seed(start)
-        tables = [
-            (start > 0) * torch.randn(len(log_target), 2**count, unit, generator=generator)
-            for count, unit in zip(earlier, units, strict=False)
-        ]
-        for table in tables:
-            table.requires_grad_()
-        optimiser = torch.optim.Adam(tables, lr=0.1)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        for _ in range(steps):
-            log_q = torch.zeros(())
-            for table, row, count, unit in zip(tables, rows, earlier, units, strict=False):
-                mask = masks[:, count : count + unit]
-                logits = table[:, row]
-                log_q = log_q + torch.distributions.Bernoulli(logits=logits).log_prob(mask).sum(-1)
-            kl = (log_q.exp() * (log_q - log_target)).sum(-1)
-            optimiser.zero_grad()
-            kl.sum().backward()
-            optimiser.step()
-            schedule.step()
-        better = kl.detach() < best_kl
-        best_kl = torch.where(better, kl.detach(), best_kl)
-        log_q = log_q.detach()
-        best = log_q if best is None else torch.where(better[:, None], log_q, best)
-    assert best is not None
-    return best
+        starts.append(
+            [
+                (start > 0) * torch.randn(batch, 2**count, unit, generator=generator)
+                for count, unit in zip(earlier, units, strict=False)
+            ]
+        )
+    tables = [torch.cat(begun).requires_grad_() for begun in zip(*starts, strict=True)]
+    targets = log_target.repeat(STARTS, 1)  # all starts at once: no example knows of another
+    optimiser = torch.optim.Adam(tables, lr=0.1, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        log_q = torch.zeros(())
+        for table, row, count, unit in zip(tables, rows, earlier, units, strict=False):
+            mask = masks[:, count : count + unit]
+            keeps = torch.distributions.Bernoulli(logits=table[:, row], validate_args=False)
+            log_q = log_q + keeps.log_prob(mask).sum(-1)
+        kl = (log_q.exp() * (log_q - targets)).sum(-1)
+        optimiser.zero_grad()
+        kl.sum().backward()
+        optimiser.step()
+        schedule.step()
+    best = kl.detach().reshape(STARTS, batch).argmin(0)
+    return log_q.detach().reshape(STARTS, batch, -1)[best, torch.arange(batch)]
 
 
 def total_variation(log_a: Tensor, log_b: Tensor) -> Tensor:

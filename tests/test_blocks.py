@@ -44,7 +44,12 @@ PROBLEMS = {
 
 
 def distance(
-    method: str, problem: str, blocks: int, steps: int = 900, epsilon: float = 0.0
+    method: str,
+    problem: str,
+    blocks: int,
+    steps: int = 300,
+    rate: float = 1e-2,
+    epsilon: float = 0.0,
 ) -> tuple[float, float]:
     """Total variation of the trained and of the best factorised posterior from the exact one."""
     build, likelihood, y = PROBLEMS[problem]
@@ -70,7 +75,7 @@ def distance(
     best = enumeration.best_factorised(posterior, [UNITS], steps=400)
 
     torch.manual_seed(0)
-    optimiser = torch.optim.Adam(model.parameter_groups(generator_lr=5e-3))
+    optimiser = torch.optim.Adam(model.parameter_groups(generator_lr=rate), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -88,17 +93,22 @@ def test_on_policy_as_many_blocks_as_units_find_an_xor_posterior(method: str) ->
     assert factorised >= 0.3
 
 
-@pytest.mark.parametrize(("method", "epsilon"), [("gflowout", 0.1), ("id-gflowout", 0.0)])
-def test_as_many_blocks_as_units_find_a_parity_posterior(method: str, epsilon: float) -> None:
+@pytest.mark.parametrize(
+    ("method", "epsilon", "steps", "rate"),
+    [("gflowout", 0.1, 450, 1e-2), ("id-gflowout", 0.0, 900, 5e-3)],
+)
+def test_as_many_blocks_as_units_find_a_parity_posterior(
+    method: str, epsilon: float, steps: int, rate: float
+) -> None:
     """No linear map of earlier units gives parity; GFlowOut loses a mode without random masks."""
-    reached, factorised = distance(method, "parity", blocks=UNITS, epsilon=epsilon)
+    reached, factorised = distance(method, "parity", UNITS, steps, rate, epsilon)
     assert reached <= 0.05
     assert factorised >= 0.3
 
 
 @pytest.mark.parametrize("method", ["gflowout", "id-gflowout"])
 def test_one_block_cannot_leave_its_factorisation(method: str) -> None:
-    reached, _ = distance(method, "pairs", blocks=1, steps=300)
+    reached, _ = distance(method, "pairs", blocks=1)
     assert reached >= 0.3
 
 
