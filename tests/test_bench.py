@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from gflowout import bench
-from gflowout.bench import command, depth, memory, methods, overhead, show, targets, timing
+from gflowout.bench import (
+    command,
+    depth,
+    memory,
+    methods,
+    overhead,
+    show,
+    targets,
+    timing,
+    work_tables,
+)
 
 BATCHES = {"mlp-predict": 128, "resnet-predict": 16, "resnet-predict-last": 16}
 _NETWORKS = ("mlp-step", "mlp-predict", "resnet-step", "resnet-predict")
@@ -23,7 +33,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     arguments = ["--quick", "--width", "2", "--repeats", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "fit_table", lambda repeats, _: overhead.fit_table(repeats, 512))
+        patch.setattr(command, "fit_table", lambda repeats, _: overhead.fit_table(repeats, 256))
+        patch.setattr(overhead, "_EPOCHS", 1)
+        for module in (command, methods, work_tables):
+            patch.setattr(module, "DRAWS", 3)
+        patch.setattr(timing.gc, "collect", lambda: 0)  # slow after thousands of tests
+        patch.setattr(timing, "_LONG", 0.0)  # one call to get warm,
+        patch.setattr(timing, "_SHORTEST", 1e-9)  # and one that is timed
         patch.setattr(methods, "METHODS", {name: methods.METHODS[name] for name in SOME})
         patch.setattr(depth, "DEPTHS", (4,))
         patch.setattr(memory, "DRAWS", (20, 40))

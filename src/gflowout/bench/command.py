@@ -33,14 +33,14 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         width: Channels of the first stage of ResNet-18.
         mlp_repeats: Rounds of the tables with the MLP.
         resnet_repeats: Rounds of the tables with ResNet-18.
-        quick: Leave out the largest batch of ResNet-18 and most of the data of ``fit``.
+        quick: Leave out the largest batch of ResNet-18 and most of the images.
     """
     return [
         *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
         *depth_tables(resnet_repeats, width),
         memory_table(-(-mlp_repeats // 5)),
         *work_tables(width),
-        *data_tables(mlp_repeats, resnet_repeats),
+        *data_tables(mlp_repeats, resnet_repeats, 10 if quick else 1),
         fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),
     ]
 

@@ -207,9 +207,9 @@ def predictions(
     }
 
 
-def prediction(model: gfo.MaskedModel, x: Tensor, draws: int = DRAWS) -> Case:
-    """A case that predicts with a wrapped model."""
-    return lambda: model.predict(x, samples=draws).mean
+def prediction(model: gfo.MaskedModel, x: Tensor, draws: int | None = None) -> Case:
+    """A case that predicts with a wrapped model; ``None`` for 20 draws."""
+    return lambda: model.predict(x, samples=draws or DRAWS).mean
 
 
 def plain_passes(net: nn.Module, x: Tensor) -> Case:

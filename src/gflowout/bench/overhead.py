@@ -22,31 +22,34 @@ _CLASSES = 10
 _EPOCHS = 2
 
 
-def data_tables(mlp_repeats: int, resnet_repeats: int) -> list[Table]:
+def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Table]:
     """A batch of data beside the training step that it is for; both with method ``mc``.
 
     Args:
         mlp_repeats: Rounds of MNIST with the MLP.
         resnet_repeats: Rounds of CIFAR with ResNet-18.
+        part: Take one in so many images, and divide the width of ResNet-18 by as much.
     """
+    mnist, cifar, width = 60_000 // part, 50_000 // part, max(16 // part, 1)
     return [
         Table(
             "data-mnist",
-            "A batch of 60,000 images of MNIST's shape, normalised; step of the MLP, batch 128",
+            f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128",
             (STEP,),
             mlp_repeats,
-            lambda: _data_cases(MLP, (1, 28, 28), 60_000, None),
+            lambda: _data_cases(MLP, (1, 28, 28), mnist, None),
             cost=0.03,
         ),
         Table(
             "data-cifar",
-            "A batch of 50,000 images of CIFAR's shape, cropped, flipped and normalised; step of "
-            "ResNet-18 of width 16, batch 128",
+            f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step "
+            f"of ResNet-18 of width {width}, batch 128",
             (STEP,),
             resnet_repeats,
             lambda: _data_cases(
-                lambda: ResNet18(_CLASSES, 16), (3, 32, 32), 50_000, Augment(pad=4, flip=True)
+                lambda: ResNet18(_CLASSES, width), (3, 32, 32), cifar, Augment(pad=4, flip=True)
             ),
+            cost=1 / part,
         ),
     ]
 
