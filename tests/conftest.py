@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Real copies of the data sets: $GFLOWOUT_DATA, or a folder beside the checkout.
 REAL = Path(os.environ.get(store.VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let processes take neighbouring tests: most fixtures of a module are then made only once.
+
+    By default xdist deals tests out one by one, so that each process makes all of them.
+    """
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
