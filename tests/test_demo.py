@@ -20,12 +20,19 @@ from gflowout.demo import data, metrics, page, run, study
 from gflowout.extras import MissingExtraError, require
 
 runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+CARDS = 2
+"""Digits on the page of the test: its own number of them takes matplotlib ten seconds."""
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "page.html"
-    result = runner.invoke(commands.app, ["demo", "--quick", "--epochs", "1", "--out", str(out)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "DRAWS", 4)
+        patch.setattr(page, "CARDS", CARDS)
+        result = runner.invoke(
+            commands.app, ["demo", "--quick", "--epochs", "1", "--out", str(out)]
+        )
     assert result.exit_code == 0, result.output
     return result.output, out
 
@@ -206,7 +213,7 @@ class TestCommand:
         assert links
         assert all(link.startswith(("data:", "#")) for link in links)
         assert not re.search(r"url\((?!['\"]?#)|@import|<script|<link", text)
-        assert text.count("<svg") == 2 * len(study.METHODS) + 2 + page.CARDS
+        assert text.count("<svg") == 2 * len(study.METHODS) + 2 + CARDS
         assert text.count("<svg") == text.count("</svg>")
         ids = re.findall(r'<clipPath id="([^"]+)"', text)
         assert len(ids) == len(set(ids))

@@ -306,7 +306,7 @@ def check_id(seed: int, keep: float, steps: int, **options: object) -> None:
 def test_id_gflowout_finds_the_posterior_of_a_data_set_with_default_options(
     seed: int, keep: float
 ) -> None:
-    check_id(seed, keep, steps=3000)
+    check_id(seed, keep, steps=2000)
 
 
 def away_from_prior(mask: Tensor, logit: float) -> Tensor:
