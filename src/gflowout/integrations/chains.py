@@ -24,7 +24,7 @@ from gflowout.drawing import Runner
 from gflowout.integrations import tabular
 from gflowout.integrations.recipes import Recipe, annealed, decayed
 from gflowout.integrations.tabular import Floats, Table
-from gflowout.likelihoods import Gaussian, Likelihood
+from gflowout.likelihoods import Binary, Gaussian, Likelihood
 from gflowout.model import MaskedModel, wrap
 from gflowout.modes import evaluating
 from gflowout.predictive import Predictive
@@ -34,6 +34,9 @@ from gflowout.trajectory import Noise, Trajectory
 
 ROWS = 4096
 """Rows that are predicted at a time."""
+
+NOISE_GAIN = 10.0
+"""A regression's noise is one number, and has to go as far as the networks do with thousands."""
 
 _TRAINING = threading.Lock()
 """Training draws from PyTorch's random state: one thread at a time, so that a seed is a result."""
@@ -134,6 +137,8 @@ def _loop(
     steppers = optimisers(model, plan.fit)
     for group in (group for stepper in steppers for group in stepper.param_groups):
         group["fused"] = x.device.type in ("cpu", "cuda")  # small tensors: calls are what costs
+        if group["name"] == "likelihood":
+            group["base_lr"] *= NOISE_GAIN
     every = max(1, epochs // plan.recipe.looks)
     history: list[dict[str, float]] = []
     scores: list[float] = []
@@ -331,7 +336,8 @@ def _masks(pred: Predictive) -> Sequence[Tensor]:
 def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tensor:
     if isinstance(likelihood, Gaussian):
         return torch.tensor(table.y, dtype=torch.float32, device=device)
-    return torch.tensor(table.y[:, 0], dtype=torch.int64, device=device)
+    kind = torch.float32 if isinstance(likelihood, Binary) else torch.int64
+    return torch.tensor(table.y[:, 0], dtype=kind, device=device)
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
+        generator_lr: float | None = None,
         weight_decay: float | None = None,
         validation_fraction: float | None = None,
         patience: int | None = None,
@@ -97,6 +98,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.generator_lr = generator_lr
         self.weight_decay = weight_decay
         self.validation_fraction = validation_fraction
         self.patience = patience
@@ -218,8 +220,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 given[name] = checks.integer(name, getattr(self, name), low=1)
         if self.epochs is not None:
             given["steps"] = 0
-        if self.lr is not None:
-            given["lr"] = checks.number("lr", self.lr, low=0, open_low=True)
+        for name in ("lr", "generator_lr"):
+            if getattr(self, name) is not None:
+                given[name] = checks.number(name, getattr(self, name), low=0, open_low=True)
         if self.weight_decay is not None:
             given["weight_decay"] = checks.number("weight_decay", self.weight_decay, low=0)
         if self.validation_fraction is not None:
@@ -327,9 +330,10 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Masks that the chains draw, for some of the training rows where these matter."""
         share = max(100, INCLUSION_SAMPLES // len(self.chains_))
         rows = table.x[:: max(1, len(table) // INCLUSION_ROWS)][:INCLUSION_ROWS]
+        few = torch.stack(self._input_masks(rows, 10))
+        if bool((few == few[:, :, :1]).all()):
+            rows = rows[:1]
         masks = torch.stack(self._input_masks(rows, share))
-        if bool((masks == masks[:, :, :1]).all()):
-            masks = masks[:, :, :1]
         names = _check_feature_names_in(self)
         return Inclusion(masks, torch.from_numpy(self.chain_weights_), [str(one) for one in names])
 

@@ -17,7 +17,7 @@ from gflowout import checks
 from gflowout.integrations import tabular
 from gflowout.integrations.estimator import AUTO, Estimator
 from gflowout.integrations.tabular import Floats
-from gflowout.likelihoods import Categorical, Gaussian
+from gflowout.likelihoods import Binary, Categorical, Gaussian
 from gflowout.predictive import Predictive
 
 
@@ -40,6 +40,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         epochs: Passes over the training rows at most.
         batch_size: Rows per step at most.
         lr: Learning rate of the networks.
+        generator_lr: Learning rate of the mask generators.
         weight_decay: Of the networks.
         validation_fraction: Share of rows kept apart for early stopping; 0 for none.
         patience: Epochs without a better validation loss after which training stops.
@@ -85,6 +86,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
+        generator_lr: float | None = None,
         weight_decay: float | None = None,
         validation_fraction: float | None = None,
         patience: int | None = None,
@@ -109,6 +111,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,
+            generator_lr=generator_lr,
             weight_decay=weight_decay,
             validation_fraction=validation_fraction,
             patience=patience,
@@ -149,13 +152,17 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             balanced = tabular.balance(table.y[:, 0], table.weight, self._class_weights(sums))
             used = balanced > 0
             table = tabular.Table(table.x[used], table.y[used], balanced[used])
-        self._fit(x, table, partial(Categorical, len(self.classes_)), len(self.classes_))
+        count = len(self.classes_)
+        if count == 2:
+            self._fit(x, table, Binary, 1)
+        else:
+            self._fit(x, table, partial(Categorical, count), count)
         return self
 
     def predict_proba(self, X: Any) -> Floats:  # noqa: N803
         """Probability of every class, [rows, classes]."""
-        probabilities: Floats = self.predictive(X).mean.double().numpy()
-        return probabilities
+        found: Floats = self.predictive(X).mean.double().numpy()
+        return found if found.ndim == 2 else np.stack([1 - found, found], 1)
 
     def predict_log_proba(self, X: Any) -> Floats:  # noqa: N803
         """Logarithms of the probabilities, [rows, classes]."""

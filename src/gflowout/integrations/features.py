@@ -140,8 +140,7 @@ def input_masks(
         mask, layout = masks[site].cpu(), model.sites[site].layout
         if layout is not None:
             mask = layout.widen(mask.flatten(0, 1)).reshape(*mask.shape[:2], -1)
-        # Rescaled masks are above 1, relaxed ones between.
-        found.append((mask > 0.5).float())
+        found.append((mask > 0).float())  # rescaled ones, and gates, have other values than 1
     return found
 
 

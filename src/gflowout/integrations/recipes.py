@@ -54,7 +54,7 @@ class Recipe:
     patience: int | None = 10
     tolerance: float = 1e-3
     decay: float = 0.5
-    looks: int = 20
+    looks: int = 10
     grid: tuple[tuple[float, float], ...] = ()
     sparsity: float = 0.0
     anneal: tuple[float, float] = (0.4, 0.7)
@@ -66,7 +66,7 @@ HIDDEN = Recipe("gflowout")
 
 FEATURES = Recipe(
     "id-gflowout",
-    chains=5,
+    chains=10,
     epochs=3,
     steps=1000,
     batch_size=100,
@@ -76,8 +76,9 @@ FEATURES = Recipe(
     rotate=True,
     temper=0.1,
     patience=None,
+    looks=20,
     grid=((0.1, 0.3),),
-    sparsity=3.6,
+    sparsity=4.7,
     options={"start_keep": 0.3, "hidden": (), "draws": 8},
 )
 """Masks on inputs."""
@@ -85,7 +86,7 @@ FEATURES = Recipe(
 VALID_ROWS = 5
 """Validation rows below which there is no point in validating."""
 
-VALID_SAMPLES = 8
+VALID_SAMPLES = 16
 """Draws per row for the validation loss."""
 
 HIDDEN_KEEP = 0.5
