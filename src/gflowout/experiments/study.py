@@ -26,7 +26,7 @@ PRESETS = ("smoke", "cpu", "paper")
 """Seconds on little data; two cores and hours; the paper's own sizes, for GPUs."""
 
 STUDIES = (
-    "robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost"
+    "robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost", "features"
 )  # fmt: skip
 """Names of all studies, in the order of the report; ``-`` is ``_`` in the name of the file."""
 
@@ -41,13 +41,13 @@ Chosen = Mapping[tuple[str, str], Options]
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies.
+    """One of the paper's studies, or of our own.
 
     Attributes:
         name: On the command line and in the records.
         title: Heading in the report.
         question: What it asks, in one sentence for a newcomer.
-        paper: Where the paper has it, such as ``"Table 1"``.
+        paper: Where the paper has it, such as ``"Table 1"``; empty if it has not.
         work: The function that does a run or a trial, ``"package.module:function"``.
         tuning: Trials of a preset: runs of the study ``TUNING`` whose tuned options are in the
             option ``"tuned"``, scored by the metric ``valid/...`` named in ``score``.
@@ -78,7 +78,7 @@ def get(name: str) -> Study:
         Traceback (most recent call last):
             ...
         ValueError: study must be one of 'robustness', 'block-order', 'ood', 'adaptation', 'vqa',
-        'clinical', 'masks', 'cost', got 'robustnes'; did you mean 'robustness'?
+        'clinical', 'masks', 'cost', 'features', got 'robustnes'; did you mean 'robustness'?
     """
     checks.choice("study", name, STUDIES)
     study = importlib.import_module(f"gflowout.experiments.{name.replace('-', '_')}").STUDY

@@ -1,0 +1,196 @@
+"""Which inputs matter: masks on inputs against networks, gates, trees and L1. Not in the paper.
+
+Problems with a known answer, and real data with and without noise columns. All arms have the same
+number of trials on rows that are held out from the training rows, anew for every seed: seeds draw
+other rows, and a row on which an option was chosen could be another seed's test row. Then one fit
+to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gflowout.experiments import features_scores as scores
+from gflowout.experiments.features_arms import ARMS, Arm
+from gflowout.experiments.features_data import PROBLEMS, Floats, Problem, load
+from gflowout.experiments.features_fit import Fitted, fit
+from gflowout.experiments.features_section import section
+from gflowout.experiments.study import TUNING, Chosen, Options, Study
+from gflowout.runs import Context, Result, Run
+
+STEPS = {"smoke": 6, "cpu": 1000, "paper": 1000}
+"""Of each network, at most."""
+TRIALS = {"smoke": 1, "cpu": 3, "paper": 6}
+SEEDS = {"smoke": 1, "cpu": 5, "paper": 20}
+_DATA = {
+    "smoke": ("copies", "digits", "eicu-noise"),
+    "cpu": tuple(PROBLEMS),
+    "paper": tuple(PROBLEMS),
+}
+_SMALL: Options = {"rows": 120, "test": 60, "members": 2, "share": 0.02}
+_BATCH = 100
+_TOP = 15
+"""Features whose names a record keeps."""
+
+
+def place(data: str, seed: int) -> str:
+    """What the trials of a problem and a seed are called.
+
+    Examples:
+        >>> place("wide", 3)
+        'wide draw 3'
+    """
+    return f"{data} draw {seed}"
+
+
+def tuning(preset: str) -> list[Run]:
+    """As many trials for each arm, on held-out rows of each draw of each problem."""
+    return [
+        Run(TUNING, arm.label, place(data, seed), seed, {**_options(preset, data), "tuned": tuned})
+        for seed in range(SEEDS[preset])
+        for data in _DATA[preset]
+        for arm in ARMS.values()
+        if not arm.like
+        for tuned in arm.trials[: TRIALS[preset]]
+    ]
+
+
+def runs(preset: str, chosen: Chosen) -> list[Run]:
+    """Every arm on every problem, seed by seed."""
+    return [
+        Run("features", arm.label, data, seed, {**_options(preset, data), "tuned": tuned})
+        for seed in range(SEEDS[preset])
+        for data in _DATA[preset]
+        for arm in ARMS.values()
+        if not arm.only or data in arm.only
+        for tuned in [chosen.get((place(data, seed), arm.like or arm.label), _first(arm))]
+    ]
+
+
+def work(run: Run, context: Context) -> Result:
+    """A trial: fit to a part of the training rows, score the rest. A run: fit to all, then test."""
+    del context  # nothing is kept: a run is a minute
+    arm, options, trial = ARMS[run.method], run.options, run.study == TUNING
+    data = run.data.partition(" draw ")[0]
+    problem = load(data, run.seed, options.get("rows"), options.get("test"))
+    classes = int(max(problem.y.max(), problem.y_test.max())) + 1
+    how = {
+        "classes": classes, "epochs": options["fit.epochs"], "seed": run.seed,
+        "share": options.get("share", 1.0),
+    }  # fmt: skip
+    if trial:
+        kept = ~problem.held
+        fitted = fit(arm, options["tuned"], problem.x[kept], problem.y[kept], members=1, **how)
+        found = scores.prediction(fitted.proba(problem.x[problem.held]), problem.y[problem.held])
+        metrics = {**_prefixed("valid", found), "cost/train": fitted.seconds}
+        return {"metrics": metrics, "data": problem.checksums(test=False)}
+    members = min(arm.members, options.get("members", arm.members))
+    fitted = fit(
+        arm, options["tuned"], problem.x, problem.y, members=members, apart=problem.held, **how
+    )
+    return {
+        "metrics": tested(problem, fitted) | about_features(problem, fitted, run.seed == 0),
+        "data": problem.checksums(test=True),
+    }
+
+
+def tested(problem: Problem, fitted: Fitted) -> dict[str, Any]:
+    """Scores on test rows, the same under shift, and what it took.
+
+    ``single/nll`` is the mean over chains that predict alone.
+
+    Args:
+        problem: The data.
+        fitted: A fitted arm.
+    """
+    began = time.perf_counter()
+    said = fitted.proba(problem.x_test)
+    found: dict[str, Any] = {
+        "cost/predict": time.perf_counter() - began,
+        "cost/train": fitted.seconds,
+        "cost/networks": fitted.networks,
+        **_prefixed("test", scores.prediction(said, problem.y_test)),
+    }
+    if problem.irrelevant.any():
+        shifted = scores.prediction(fitted.proba(problem.shifted()), problem.y_test)
+        found |= _prefixed("shift", shifted)
+    if fitted.alone:
+        each = [scores.prediction(one(problem.x_test), problem.y_test) for one in fitted.alone]
+        found["single/nll"] = float(np.mean([one["nll"] for one in each]))
+    return found
+
+
+def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, Any]:
+    """What an arm says of the features, held against what is known of them.
+
+    A family of near-copies counts as one: its probability is that of keeping at least one of them,
+    its importance is the highest. Arms that say nothing have no such figure.
+
+    Args:
+        problem: The data.
+        fitted: A fitted arm.
+        whole: Keep every feature's probability with its interval, not only the highest.
+    """
+    family, relevant = problem.family, problem.relevant
+    made: dict[str, Any] = {}
+    if fitted.masks is not None and fitted.weights is not None:
+        each: Floats = fitted.weights @ fitted.masks.mean(1)
+        found = each >= scores.THRESHOLD
+        likely = scores.kept_families(fitted.masks, fitted.weights, family)
+        made["size"] = float(each.sum())
+        if relevant is not None:
+            made["brier"] = scores.brier(likely, relevant)
+            made["families"] = [round(float(value), 4) for value in likely]
+            made["relevant"] = [int(value) for value in relevant]
+        if fitted.low is not None and fitted.high is not None:
+            order = np.argsort(-each, kind="stable")
+            order = order if whole else order[:_TOP]
+            made["names"] = [problem.names[place] for place in order]
+            made["values"] = [round(float(each[place]), 4) for place in order]
+            made["low"] = [round(float(fitted.low[place]), 4) for place in order]
+            made["high"] = [round(float(fitted.high[place]), 4) for place in order]
+        if problem.irrelevant.any():
+            made["noise"] = float(each[problem.irrelevant].mean())
+    elif fitted.importance is not None and fitted.found is not None:
+        found, likely = fitted.found, scores.best_of_families(fitted.importance, family)
+    else:
+        return {}
+    made |= scores.discoveries(found, family, relevant, problem.irrelevant)
+    if relevant is not None:
+        made["auroc"] = scores.auroc(likely, relevant)
+    return {f"inclusion/{name}": value for name, value in made.items()}
+
+
+def _first(arm: Arm) -> Options:
+    return dict((ARMS[arm.like] if arm.like else arm).trials[0])
+
+
+def _options(preset: str, data: str) -> Options:
+    """Options of a run; a dry run reads its price from two of the epochs."""
+    small = _SMALL if preset == "smoke" else {}
+    rows = min(small.get("rows", PROBLEMS[data].rows), PROBLEMS[data].rows)
+    batches = -(-rows * 4 // (5 * _BATCH))
+    return {**small, "fit.epochs": -(-STEPS[preset] // batches)}
+
+
+def _prefixed(prefix: str, found: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in found.items()}
+
+
+STUDY = Study(
+    name="features",
+    title="Which inputs matter",
+    question=(
+        "Does a posterior over masks of the inputs find the features that matter, and predict "
+        "better than networks, trees and L1 where most of them do not?"
+    ),
+    paper="",
+    work="gflowout.experiments.features:work",
+    tuning=tuning,
+    runs=runs,
+    section=section,
+)
