@@ -6,7 +6,7 @@ trained is in :mod:`.chains`, with what values in :mod:`.recipes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 from gflowout import checks
 from gflowout.inclusion import Inclusion
 from gflowout.integrations import tabular
-from gflowout.integrations.chains import Plan, pooled, train, weigh
+from gflowout.integrations.chains import Chain, Plan, pooled, train, weigh
 from gflowout.integrations.features import input_masks, units_of
 from gflowout.integrations.progress import progress
 from gflowout.integrations.recipes import (
@@ -66,11 +66,11 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         method: str = AUTO,
         *,
-        hidden: Any = (100, 100),
+        hidden: Any = None,
         mask_inputs: bool = False,
         mask_hidden: bool | str = AUTO,
         options: Mapping[str, Any] | None = None,
-        samples: int = 20,
+        samples: int | None = None,
         chains: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -129,7 +129,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
-        samples = checks.integer("samples", self.samples, low=1)
+        samples = self._recipe().samples
         return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
 
     def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
@@ -178,28 +178,23 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         recipe = self._recipe()
         checks.boolean("standardize", self.standardize)
         checks.boolean("verbose", self.verbose)
-        checks.integer("samples", self.samples, low=1)
         checks.number("threshold", self.threshold, low=0, high=1)
         rng = np.random.RandomState(check_random_state(self.random_state).randint(2**31 - 1))
         self._seed = int(rng.randint(2**31 - 1))
-        fold, count = self._folds(table, recipe, rng)
-        everything = np.ones(len(table), dtype=bool)
-        first = fold != 0 if count else everything
-        scaled = table.take(np.nonzero(first)[0])
-        features, targets = x.shape[1], table.y.shape[1]
-        self._scale, self._target_scale = Scale.none(features), Scale.none(targets)
+        self._scale = Scale.none(x.shape[1])
+        self._target_scale = Scale.none(table.y.shape[1])
         if self.standardize:
-            self._scale = Scale.of(scaled.x, scaled.weight)
+            self._scale = Scale.of(table.x, table.weight)
             if not self._classes:
-                self._target_scale = Scale.of(scaled.y, scaled.weight)
+                self._target_scale = Scale.of(table.y, table.weight)
         inside = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
-        chains = []
+        chains: list[Chain] = []
         with progress(recipe.chains, self.verbose) as tell:
-            for number in range(recipe.chains):
-                held = fold == (number % count if recipe.rotate else 0) if count else ~everything
+            for held in self._held(table, recipe, rng):
                 rows = inside.take(np.nonzero(~held)[0])
-                plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
                 valid = inside.take(np.nonzero(held)[0]) if held.any() else None
+                number = len(chains)
+                plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
                 chains.append(train(plan, rows, valid, tell(number)))
         self.chains_ = chains
         self.chain_weights_ = weigh(np.array([one.evidence for one in chains]), recipe.temper)
@@ -215,7 +210,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         given: dict[str, Any] = {}
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
-        for name in ("chains", "epochs", "batch_size", "patience"):
+        for name in ("samples", "chains", "epochs", "batch_size", "patience"):
             if getattr(self, name) is not None:
                 given[name] = checks.integer(name, getattr(self, name), low=1)
         if self.epochs is not None:
@@ -232,14 +227,18 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         known = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
         return Recipe(**{**known, **given})
 
-    def _folds(
+    def _held(
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
-    ) -> tuple[NDArray[np.int64], int]:
-        """Fold of every row and their number; 0 folds where nothing is validated."""
-        count = round(1 / recipe.validation) if recipe.validation else 0
-        if not count or len(table) // count < VALID_ROWS:
-            return np.full(len(table), -1), 0
-        return tabular.folds(table.y, count, rng, self._classes), count
+    ) -> Iterator[NDArray[np.bool_]]:
+        """Which rows each chain is validated on, [rows] of bool; few rows are left to training."""
+        folds = round(1 / recipe.validation) if recipe.validation else 0
+        validated = folds > 0 and len(table) // folds >= VALID_ROWS
+        turn, fold = 0, np.full(len(table), -1)
+        for number in range(recipe.chains):
+            if validated and (number == 0 or (recipe.rotate and number % folds == 0)):
+                fold = tabular.folds(table.y, folds, rng, self._classes)
+            turn = number % folds if validated and recipe.rotate else 0
+            yield fold == turn
 
     def _plan(
         self,
@@ -252,7 +251,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Plan:
         if self.options is not None and not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict or None, got {self.options!r}")
-        hidden = self.hidden
+        hidden = recipe.hidden if self.hidden is None else self.hidden
         if isinstance(hidden, str) or not hasattr(hidden, "__iter__"):
             raise TypeError(f"hidden must be a list of widths, got {hidden!r}")
         hidden = tuple(checks.integer("hidden", width, low=1) for width in hidden)

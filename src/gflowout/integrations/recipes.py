@@ -18,6 +18,8 @@ class Recipe:
 
     Attributes:
         method: Name of the method.
+        hidden: Widths of the hidden layers.
+        samples: Draws per prediction.
         chains: Number of networks.
         epochs: Passes over the training rows at most.
         steps: As many epochs as it takes to make these steps, if that is more.
@@ -26,7 +28,8 @@ class Recipe:
         generator_lr: Learning rate of the mask generators.
         weight_decay: Of the networks.
         validation: Share of the rows that a chain is validated on.
-        rotate: Whether every chain has validation rows of its own.
+        rotate: Whether every chain has validation rows of its own: folds, dealt anew when all had
+            their turn.
         temper: Multiplies validation log-likelihoods before chains are weighed by them; 0 gives all
             the same weight.
         patience: Epochs without a better validation loss after which a chain stops.
@@ -41,6 +44,8 @@ class Recipe:
     """
 
     method: str
+    hidden: tuple[int, ...] = (100, 100)
+    samples: int = 20
     chains: int = 1
     epochs: int = 30
     steps: int = 30
@@ -66,6 +71,8 @@ HIDDEN = Recipe("gflowout")
 
 FEATURES = Recipe(
     "id-gflowout",
+    hidden=(64, 64),
+    samples=100,
     chains=10,
     epochs=3,
     steps=1000,
