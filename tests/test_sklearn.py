@@ -1,10 +1,13 @@
 """Estimators for scikit-learn: what weights, rows, seeds and masks mean to them."""
 
+import dataclasses
 import math
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -21,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gflowout import Ensemble, Predictive
-from gflowout.integrations import chains, tabular
+from gflowout.integrations import chains, estimator, tabular
 from gflowout.integrations.recipes import FEATURES, HIDDEN
 from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor, one_hot_groups
 from gflowout.methods import METHODS
@@ -210,10 +213,6 @@ def test_chains_pool_their_draws_by_weight() -> None:
 
 
 def test_chains_of_a_grid_differ_in_prior_and_beta(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
-    from gflowout.integrations import estimator
-
     grid = ((0.1, 0.3), (0.2, 1.0))
     monkeypatch.setattr(estimator, "FEATURES", dataclasses.replace(FEATURES, grid=grid))
     x, y = classes()
@@ -465,3 +464,16 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
     assert ended.returncode == 0, ended.stderr
     wanted = "gflowout.integrations.sklearn needs scikit-learn: pip install 'gflowout[sklearn]'"
     assert ended.stdout.strip() == wanted
+
+
+def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**FEATURES.options, "start_keep": 0.8}
+    short = dataclasses.replace(FEATURES, chains=2, steps=20, options=options)
+    monkeypatch.setattr(estimator, "FEATURES", short)
+    text = (Path(__file__).parents[1] / "docs" / "sklearn.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    space: dict = {}
+    exec(compile(code, "docs/sklearn.md", "exec"), space)
+    assert space["clf"].score(space["X_test"], space["y_test"]) > 0.9
+    groups = space["mixed"].groups
+    assert groups == [[1, 2, 3]]
