@@ -166,7 +166,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: Any) -> Floats:  # noqa: N803
         """Logarithms of the probabilities, [rows, classes]."""
-        logarithms: Floats = np.log(self.predict_proba(X))
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))
         return logarithms
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
@@ -322,9 +323,9 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
 def _weights(sample_weight: Any, x: Floats) -> Floats:
     """Weights of the rows, checked."""
-    weight: Floats = _check_sample_weight(
-        sample_weight, x, dtype=np.float64, ensure_non_negative=True
-    )
+    weight: Floats = _check_sample_weight(sample_weight, x, dtype=np.float64)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight must not be negative, got {weight.min():g}")
     if not (weight > 0).any():
         raise ValueError("sample_weight must be positive for some row, got zeros only")
     return weight
