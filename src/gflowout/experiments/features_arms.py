@@ -14,7 +14,7 @@ CHAINS = 10
 MASKS = 8
 """Masks that ID-GFlowOut scores in each step of a chain."""
 EQUAL = CHAINS * MASKS
-"""MC networks with as many passes over the data as the chains of ID-GFlowOut."""
+"""MC networks that take about as long as the chains of ID-GFlowOut: one for each of their masks."""
 
 _RATES = ({"lr": 2e-3}, {"lr": 5e-4}, {"lr": 5e-3})
 
@@ -30,6 +30,8 @@ class Arm:
         trials: What it may try, the best guess first; six for each arm.
         inputs: Whether it masks inputs, if its tuned options do not say so.
         members: Networks that are pooled in a run; a trial trains one.
+        steps: Of each network at most. Without sparse masks networks learn the training rows by
+            heart in fewer than a hundred, and a short training is validated more often.
         like: Arm whose trials choose for this one, too.
         only: Problems that it is run on; all if empty.
         note: How it tells which features matter; empty if it does not.
@@ -41,6 +43,7 @@ class Arm:
     trials: tuple[Tuned, ...] = ()
     inputs: bool = False
     members: int = 1
+    steps: int = 300
     like: str = ""
     only: tuple[str, ...] = ()
     note: str = ""
@@ -58,21 +61,21 @@ _ALL = (
         "id-gflowout", "ID-GFlowOut on inputs", "id-gflowout",
         ({"lr": 2e-3, "beta": 0.3}, {"lr": 1.5e-3, "beta": 0.3}, {"lr": 2e-3, "beta": 0.2},
          {"lr": 3e-3, "beta": 0.3}, {"lr": 2e-3, "beta": 0.5}, {"lr": 1e-3, "beta": 0.3}),
-        inputs=True, members=CHAINS, note=_MASKS,
+        inputs=True, members=CHAINS, steps=1000, note=_MASKS,
     ),
     Arm(
         "gflowout", "GFlowOut on inputs", "gflowout",
         ({"lr": 2e-3, "prior_keep": 0.5}, {"lr": 2e-3, "prior_keep": 0.8},
          {"lr": 2e-3, "prior_keep": 0.2}, {"lr": 5e-4, "prior_keep": 0.5},
          {"lr": 5e-3, "prior_keep": 0.5}, {"lr": 5e-4, "prior_keep": 0.8}),
-        inputs=True, note=_MASKS,
+        inputs=True, steps=500, note=_MASKS,
     ),
     Arm(
         "gates", "Stochastic gates", "gates",
-        ({"lr": 2e-3, "strength": 0.01}, {"lr": 2e-3, "strength": 0.003},
-         {"lr": 5e-3, "strength": 0.01}, {"lr": 2e-3, "strength": 0.03},
-         {"lr": 5e-3, "strength": 0.003}, {"lr": 5e-3, "strength": 0.03}),
-        inputs=True, members=5, note="probability that a gate is more than half open",
+        ({"lr": 2e-3, "strength": 0.003}, {"lr": 2e-3, "strength": 0.01},
+         {"lr": 2e-3, "strength": 0.001}, {"lr": 5e-3, "strength": 0.003},
+         {"lr": 5e-3, "strength": 0.01}, {"lr": 2e-3, "strength": 0.03}),
+        inputs=True, members=5, steps=1000, note="probability that a gate is more than half open",
     ),
     Arm("mc", "MC dropout", "mc", _MC),
     Arm(

@@ -86,12 +86,13 @@ def fit(
         seed: Decides everything.
         members: Networks, if not as many as the arm has.
         apart: Rows that permutation importance is measured on, by a second model that was not
-            fitted to them, [rows]; ``None`` leaves importances out.
+            fitted to them, [rows]; ``None`` leaves out what an arm says of features.
         share: Of all trees, rounds and permutations, to try things out.
     """
     began = time.perf_counter()
     if arm.method in METHODS:
-        return _networks(arm, tuned, x, y, classes, epochs, seed, members or arm.members)
+        many = members or arm.members
+        return _networks(arm, tuned, x, y, classes, epochs, seed, many, apart is not None)
     model = _classic(arm, tuned, seed, classes, share)
     model.fit(x, y)
     seconds = time.perf_counter() - began
@@ -152,7 +153,15 @@ def permutation_importance(
 
 
 def _networks(
-    arm: Arm, tuned: Tuned, x: Floats, y: Ints, classes: int, epochs: int, seed: int, members: int
+    arm: Arm,
+    tuned: Tuned,
+    x: Floats,
+    y: Ints,
+    classes: int,
+    epochs: int,
+    seed: int,
+    members: int,
+    features: bool,
 ) -> Fitted:
     """Networks that are trained on their own; with masks on inputs, as chains of one estimator."""
     estimators = require("gflowout.integrations.sklearn", extra="sklearn", purpose="the study")
@@ -161,22 +170,21 @@ def _networks(
     common: dict[str, Any] = {
         "hidden": WIDTHS, "epochs": epochs, "batch_size": 100, "validation_fraction": 0.2,
         "lr": options.pop("lr"), "weight_decay": options.pop("weight_decay", 0.0),
-        "options": options, "mask_inputs": inputs, "samples": 20,
+        "options": options, "mask_inputs": inputs,
     }  # fmt: skip
-    if not arm.inputs:
-        common |= {"patience": PATIENCE, "chains": 1, "mask_hidden": arm.method != "none"}
-    began = time.perf_counter()
     if arm.inputs:
         # Every chain gives its share of the draws.
         common |= {"chains": members, "samples": max(20, 10 * members)}
-        models = [estimators.GFlowOutClassifier(arm.method, random_state=seed, **common).fit(x, y)]
+        states = [seed]
     else:
-        models = [
-            estimators.GFlowOutClassifier(
-                arm.method, random_state=seed * 1000 + member, **common
-            ).fit(x, y)
-            for member in range(members)
-        ]
+        masked = arm.method != "none"
+        common |= {"chains": 1, "samples": 20, "patience": PATIENCE, "mask_hidden": masked}
+        states = [seed * 1000 + member for member in range(members)]
+    began = time.perf_counter()
+    models = [
+        estimators.GFlowOutClassifier(arm.method, random_state=state, **common).fit(x, y)
+        for state in states
+    ]
     seconds = time.perf_counter() - began
     said = [aligned(model, classes) for model in models]
 
@@ -184,20 +192,21 @@ def _networks(
         pooled: Floats = np.mean([each(rows) for each in said], 0)
         return pooled
 
-    facts: dict[str, Any] = {}
-    if inputs and arm.note:
-        shown = models[0].inclusion_
-        low, high = shown.interval(0.9)
-        facts = {
-            "masks": shown.masks.double().flatten(1, 2).numpy(),
-            "weights": shown.weights.numpy(),
-            "low": low.numpy(),
-            "high": high.numpy(),
-            "alone": [aligned(_single(models[0], chain), classes) for chain in range(members)]
-            if members > 1
-            else (),
-        }
-    return Fitted(proba, members, seconds, **facts)
+    if not (features and inputs and arm.note):
+        return Fitted(proba, members, seconds)
+    shown = models[0].inclusion_
+    low, high = shown.interval(0.9)
+    chains = range(members if members > 1 else 0)
+    return Fitted(
+        proba,
+        members,
+        seconds,
+        masks=shown.masks.double().flatten(1, 2).numpy(),
+        weights=shown.weights.numpy(),
+        low=low.numpy(),
+        high=high.numpy(),
+        alone=[aligned(_single(models[0], chain), classes) for chain in chains],
+    )
 
 
 def _single(model: Any, chain: int) -> Any:

@@ -240,9 +240,9 @@ def _calibration(records: Sequence[Record], names: Sequence[str]) -> list[Block]
 def _costs(records: Sequence[Record], data: str) -> Table:
     """What an arm takes on the first problem."""
     caption = (
-        f"Trials not counted: each trains one network or model. {EQUAL} MC networks pass over the "
-        "data as often as the chains of ID-GFlowOut, which score eight masks a step: what the same "
-        "computing buys. Times are of one core, and of a busy machine if it was busy."
+        f"Trials not counted: each trains one network or model. {EQUAL} MC networks are one for "
+        "each mask that the ten chains of ID-GFlowOut score in a step, and take about as long: "
+        "what the same computing buys otherwise. Times are of one core; a busy machine is slower."
     )
     title = f"{PROBLEMS[data].title}: what it takes"
     arms = _present(records, data)
