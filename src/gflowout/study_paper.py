@@ -195,7 +195,8 @@ def catalogue() -> Iterator[str]:
         except Exception as error:
             yield f"{name}: {_said(error)}"
             continue
-        yield f"{name}: {study.title} (the paper's {study.paper})"
+        where = f"the paper's {study.paper}" if study.paper else "not in the paper"
+        yield f"{name}: {study.title} ({where})"
         yield f"    {study.question}"
         sizes = [
             f"{preset} {len(plan.trials)} trials + {len(plan.runs)} runs"

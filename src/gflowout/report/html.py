@@ -97,7 +97,12 @@ def page(report: Report, title: str = "") -> str:
 
 
 def _summary(report: Report, title: str, papers: bool, slots: Mapping[str, int]) -> str:
-    claims = [(part, claim) for part in report.parts for claim in part.section.claims]
+    claims = [
+        (part, claim)
+        for part in report.parts
+        if part.study is None or part.study.paper
+        for claim in part.section.claims
+    ]
     made = [
         '<section class="summary" id="summary">',
         f"<h1>{escape(title)}</h1>",
@@ -222,7 +227,8 @@ def _extent(part: Part) -> str:
 
 def _part(part: Part, slots: Mapping[str, int], drawn: dict[str, Any]) -> str:
     section, study = part.section, part.study
-    tag = f' <span class="tag">paper: {escape(study.paper)}</span>' if study else ""
+    where = f"paper: {study.paper}" if study and study.paper else "not in the paper"
+    tag = f' <span class="tag">{escape(where)}</span>' if study else ""
     made = [f'<section id="{_id(part)}">', f"<h2>{escape(part.title)}{tag}</h2>"]
     if study:
         made.append(f'<p class="question">{escape(study.question)}</p>')

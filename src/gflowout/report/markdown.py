@@ -24,7 +24,12 @@ def document(report: Report) -> str:
     """
     if all(part.study is None for part in report.parts) and report.groups:
         return summary.markdown(list(report.groups)) + "\n"
-    claims = [(part, claim) for part in report.parts for claim in part.section.claims]
+    claims = [
+        (part, claim)
+        for part in report.parts
+        if part.study is None or part.study.paper
+        for claim in part.section.claims
+    ]
     made = ["# Results", _told(report)]
     if claims:
         made += ["## What the paper says, and what became of it here", _claims(claims)]
@@ -81,12 +86,15 @@ def _claims(claims: Sequence[tuple[Part, Claim]]) -> str:
 
 
 def _part(part: Part) -> list[str]:
-    where = f" ({_escape(part.study.paper)} of the paper)" if part.study else ""
+    named = f"{part.study.paper} of the paper" if part.study and part.study.paper else ""
+    where = f" ({_escape(named or 'not in the paper')})" if part.study else ""
     made = [f"## {_escape(part.title)}"]
     if part.study:
         made.append(f"{_escape(part.study.question)}{where}")
     if part.section.findings:
         made.append("\n".join(f"- {_escape(text)}" for text in part.section.findings))
+    if part.section.claims and part.study and not part.study.paper:  # others stand at the top
+        made.append(_claims([(part, claim) for claim in part.section.claims]))
     for block in part.section.blocks:
         if isinstance(block, Text):
             made += _text(block)
