@@ -341,14 +341,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return input_masks(self.chains_, x, samples, seeds)
 
 
+_SELECTING = ("transform", "inverse_transform", "fit_transform", "get_feature_names_out",
+              "set_output", "get_support", "inclusion")  # fmt: skip
+
 # After the class: what scikit-learn wraps inside one loses its condition.
-for _name in (
-    "transform",
-    "inverse_transform",
-    "fit_transform",
-    "get_feature_names_out",
-    "set_output",
-):
-    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
-for _name in ("get_support", "inclusion"):
+for _name in _SELECTING:
     setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
