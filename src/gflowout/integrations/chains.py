@@ -1,7 +1,7 @@
 """Chains: networks trained on one table, each on its own, whose predictions are pooled.
 
 A plain loop instead of :func:`gflowout.training.fit`: starting Lightning takes longer than training
-on a small table. What can be shared with it is: options, optimisers, when to stop. Knows nothing of
+on a small table. Options, their checks and when to stop are those of ``fit``. Knows nothing of
 scikit-learn.
 """
 
@@ -29,7 +29,7 @@ from gflowout.model import MaskedModel, wrap
 from gflowout.modes import evaluating
 from gflowout.predictive import Predictive
 from gflowout.training.alarms import ADVICE, DivergedError
-from gflowout.training.options import FitOptions, ended, optimisers
+from gflowout.training.options import FitOptions, ended
 from gflowout.trajectory import Noise, Trajectory
 
 ROWS = 4096
@@ -134,27 +134,21 @@ def _loop(
     visited = len(tabular.visits(table.weight, table.total, rng))
     batches = -(-visited // plan.recipe.batch_size)
     epochs = max(plan.fit.epochs, -(-plan.recipe.steps // batches))
-    steppers = optimisers(model, plan.fit)
-    for group in (group for stepper in steppers for group in stepper.param_groups):
-        group["fused"] = x.device.type in ("cpu", "cuda")  # small tensors: calls are what costs
-        if group["name"] == "likelihood":
-            group["base_lr"] *= NOISE_GAIN
+    optimiser = _optimiser(plan, model)
     every = max(1, epochs // plan.recipe.looks)
     history: list[dict[str, float]] = []
     scores: list[float] = []
     best: tuple[int, float, dict[str, Tensor]] | None = None
     model.train()
     for epoch in range(epochs):
-        _set(plan, model, steppers, epoch / epochs)
+        _set(plan, model, optimiser, epoch / epochs)
         order = torch.from_numpy(tabular.visits(table.weight, table.total, rng)).to(x.device)
         loss = 0.0
         for rows in order.tensor_split(batches):
             losses = model(x[rows], y=y[rows])
-            for stepper in steppers:
-                stepper.zero_grad()
+            optimiser.zero_grad()
             losses.total.backward()
-            for stepper in steppers:
-                stepper.step()
+            optimiser.step()
             loss += losses.nll.item() / batches
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss} in epoch {epoch}. {ADVICE}")
@@ -174,13 +168,28 @@ def _loop(
     return {"epochs": history, "best": len(history) - 1 if best is None else best[0]}
 
 
-def _set(plan: Plan, model: MaskedModel, steppers: Sequence[Any], progress: float) -> None:
+def _optimiser(plan: Plan, model: MaskedModel) -> torch.optim.Adam:
+    """One group for all parameters of a rate, and one fused call for a group: tensors are small."""
+    merged: dict[tuple[float, float], list[Tensor]] = {}
+    rates = {name: getattr(plan.fit, name) for name in ("lr", "generator_lr", "weight_decay")}
+    for group in model.parameter_groups(**rates):
+        rate = group["lr"] * (NOISE_GAIN if group["name"] == "likelihood" else 1)
+        merged.setdefault((rate, group["weight_decay"]), []).extend(group["params"])
+    return torch.optim.Adam(
+        [
+            {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
+            for (rate, decay), tensors in merged.items()
+        ],
+        fused=torch.device(plan.device).type in ("cpu", "cuda"),
+    )
+
+
+def _set(plan: Plan, model: MaskedModel, optimiser: torch.optim.Optimizer, progress: float) -> None:
     """Set learning rates and the prior's charge of an epoch."""
     if plan.sparsity:
         model.set_options(sparsity=annealed(plan.recipe, plan.sparsity, progress))
-    for stepper in steppers:
-        for group in stepper.param_groups:
-            group["lr"] = group["base_lr"] * decayed(plan.recipe, progress)
+    for group in optimiser.param_groups:
+        group["lr"] = group["base_lr"] * decayed(plan.recipe, progress)
 
 
 def log_likelihood(model: MaskedModel, table: Table, fit: FitOptions, more: int = 0) -> Tensor:
@@ -274,7 +283,6 @@ def pooled(
     x: Floats,
     samples: int,
     seed: int,
-    return_masks: bool = False,
 ) -> Predictive:
     """Predict with all chains; each gives a share of the samples.
 
@@ -284,7 +292,6 @@ def pooled(
         x: Rows, scaled, [rows, features].
         samples: Draws in all.
         seed: Decides the draws.
-        return_masks: Keep the masks in the result.
     """
     parts: list[list[Predictive]] = []
     numbered = list(enumerate(zip(chains, shares(weights, samples), strict=True)))
@@ -297,17 +304,10 @@ def pooled(
             rows = torch.tensor(x[start : start + ROWS], dtype=first.dtype, device=first.device)
             source = seeds.generator(seed, "predict", number)
             draws: list[int] = torch.randint(2**62, (share,), generator=source).tolist()
-            part.append(draw(chain.model, rows, draws, return_masks))
+            part.append(draw(chain.model, rows, draws))
         parts.append(part)
     outputs = torch.cat([torch.cat([one.outputs for one in part]) for part in parts], 1)
-    masks = None
-    if return_masks:
-        sites = range(len(parts[0][0].masks or ()))
-        masks = [
-            torch.cat([torch.cat([_masks(one)[site] for one in part]) for part in parts], 1).cpu()
-            for site in sites
-        ]
-    return Predictive(outputs.cpu(), parts[0][0].likelihood.cpu(), masks)
+    return Predictive(outputs.cpu(), parts[0][0].likelihood.cpu())
 
 
 def weigh(evidence: Floats, temper: float) -> Floats:
@@ -326,11 +326,6 @@ def weigh(evidence: Floats, temper: float) -> Floats:
     weights: Floats = np.exp(temper * (evidence - evidence.max()))
     weights /= weights.sum()
     return weights
-
-
-def _masks(pred: Predictive) -> Sequence[Tensor]:
-    assert pred.masks is not None
-    return pred.masks
 
 
 def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tensor:
