@@ -39,11 +39,17 @@ def test_defaults_and_the_papers_preset() -> None:
     assert dataclasses.asdict(model_of("gflowout", preset="paper").method.options) == paper
     assert dataclasses.asdict(model_of("id-gflowout", preset="paper").method.options) == {
         **paper,
+        "start_keep": None,
+        "sparsity": 0.0,
         "group_size": 1,
         "train_size": 100,
     }
     own = model_of("id-gflowout").method.options
     assert (own.log_z, own.draws, own.temperature, own.epsilon) == ("batch", 4, 1.0, 0.0)
+    sparse = model_of("id-gflowout", preset="features").method.options
+    assert (sparse.hidden, sparse.draws, sparse.prior_keep, sparse.start_keep) == ((), 8, 0.1, 0.3)
+    with pytest.raises(ValueError, match="preset must be one of 'paper', got 'features'"):
+        model_of("gflowout", preset="features")
     kept = model_of("id-gflowout", preset="paper", temperature=3.0).method.options
     assert (kept.temperature, kept.log_z) == (3.0, "learned")
 
