@@ -16,7 +16,9 @@ from gflowout.experiments import features, features_fit, features_scores, study
 from gflowout.experiments.features_arms import ARMS, EQUAL
 from gflowout.experiments.features_data import FLIPPED, PROBLEMS, Problem, load
 from gflowout.experiments.features_fit import Boosting, Fitted, aligned, permutation_importance
+from gflowout.report import build, html, markdown
 from gflowout.runs import Context, read
+from gflowout.study_paper import catalogue
 
 # Problems
 
@@ -249,6 +251,15 @@ def test_every_arm_has_as_many_trials() -> None:
             assert alone.options["fit.epochs"] == 143  # 1,000 steps of 640 rows
 
 
+def test_every_run_has_a_price() -> None:
+    total = sum(map(features.seconds, [*features.tuning("cpu"), *features.runs("cpu", {})]))
+    assert 3600 < total < 3 * 3600
+    runs = {(run.data, run.method): run for run in features.runs("cpu", {}) if run.seed == 0}
+    many, few = runs["copies", "id-gflowout"], runs["interactions", "id-gflowout"]
+    assert features.seconds(many) == 2 * features.seconds(few)  # ten chains and five
+    assert any(line.endswith("Which inputs matter (not in the paper)") for line in catalogue())
+
+
 def test_runs_take_what_was_chosen_for_their_own_draw() -> None:
     chosen = {(features.place("copies", seed), "mc"): {"lr": 0.1 + seed} for seed in range(5)}
     for run in features.runs("cpu", chosen):
@@ -287,7 +298,7 @@ def test_trials_are_judged_on_rows_that_were_not_fitted(monkeypatch: pytest.Monk
     monkeypatch.setattr(features, "fit", fit)
     trial = next(each for each in features.tuning("smoke") if each.method == "l1")
     features.work(trial, Context(Path("nowhere")))
-    problem = load("copies", 0, 120, 60)
+    problem = load("independent", 0, 120, 60)
     assert np.array_equal(seen[0], problem.x[~problem.held])
 
 
@@ -304,7 +315,7 @@ def test_smoke_end_to_end(tmp_path: Path) -> None:
         metrics = record["metrics"]
         assert metrics["test/nll"] > 0
         assert ("inclusion/auroc" in metrics) == (
-            record["data"] == "copies"
+            record["data"] == "independent"
             and (ARMS[record["method"]].inputs or record["method"] in ("l1", "forest", "boosting"))
         )
         if record["method"] in ("id-gflowout", "gates"):
@@ -313,10 +324,22 @@ def test_smoke_end_to_end(tmp_path: Path) -> None:
             assert metrics["single/nll"] > 0
     found = made.section(records)
     assert {claim.verdict for claim in found.claims} == {"not testable here"}
+    shown = build.build(tmp_path)
+    text = markdown.document(shown)
+    assert "(not in the paper)" in text
+    assert "What the paper says" not in text  # its claims are our own, and stand in its section
+    assert text.index("## Which inputs matter") < text.index("NLL below that of every baseline")
+    page = html.page(shown)
+    assert "not in the paper" in page
+    assert "claims of the paper" not in page
     again = study.run(made, "smoke", tmp_path, engine="inline", progress=False)
     assert again.skipped == again.total
     for record in records:
-        if record["data"] == "copies" and record["method"] in ("id-gflowout", "boosting", "l1"):
+        if record["data"] == "independent" and record["method"] in (
+            "id-gflowout",
+            "boosting",
+            "l1",
+        ):
             run = next(each for each in features.runs("smoke", {}) if each.id == record["id"])
             once_more = features.work(run, Context(tmp_path / "x"))["metrics"]
             assert _figures(once_more) == _figures(record["metrics"])

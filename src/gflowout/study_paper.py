@@ -159,6 +159,8 @@ def dry_run(
             f"{len(each.plan.runs)} runs, records in {out}{later}"
         )
         known = estimates.from_records(out, [studies.TUNING, each.name], _sort)
+        if each.study.seconds is not None:
+            known = {**_told([*trials, *each.plan.runs], each.study.seconds), **known}
         runs = list(trials)
         spared = 0
         for run in each.plan.runs:
@@ -285,6 +287,19 @@ def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
         )
 
     return price
+
+
+def _told(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
+    """Prices of kinds by what a study says of its runs."""
+    from gflowout.experiments.estimates import Price
+
+    spent: dict[Kind, list[float]] = {}
+    for run in runs:
+        spent.setdefault(_sort(run), []).append(seconds(run))
+    return {
+        kind: Price(sum(each) / len(each), "as measured on one core of two")
+        for kind, each in spent.items()
+    }
 
 
 def _networks(run: Run, out: Path) -> str | None:

@@ -68,7 +68,7 @@ _ALL = (
         ({"lr": 2e-3, "prior_keep": 0.5}, {"lr": 2e-3, "prior_keep": 0.8},
          {"lr": 2e-3, "prior_keep": 0.2}, {"lr": 5e-4, "prior_keep": 0.5},
          {"lr": 5e-3, "prior_keep": 0.5}, {"lr": 5e-4, "prior_keep": 0.8}),
-        inputs=True, steps=500, note=_MASKS,
+        inputs=True, note=_MASKS,
     ),
     Arm(
         "gates", "Stochastic gates", "gates",
@@ -99,7 +99,7 @@ _ALL = (
     Arm("mc-ensemble", "Ensemble of MC networks", "mc", members=5, like="mc"),
     Arm(
         "mc-equal", f"{EQUAL} MC networks", "mc", members=EQUAL, like="mc",
-        only=("independent", "copies"),
+        only=("independent",),
     ),
     Arm(
         "l1", "L1 logistic regression", "l1",
@@ -115,8 +115,8 @@ _ALL = (
     ),
     Arm(
         "boosting", "Gradient boosting", "boosting",
-        ({"leaves": 8, "rate": 0.05}, {"leaves": 4, "rate": 0.05}, {"leaves": 16, "rate": 0.05},
-         {"leaves": 2, "rate": 0.1}, {"leaves": 8, "rate": 0.1}, {"leaves": 31, "rate": 0.05}),
+        ({"leaves": 8, "rate": 0.1}, {"leaves": 4, "rate": 0.1}, {"leaves": 4, "rate": 0.05},
+         {"leaves": 8, "rate": 0.05}, {"leaves": 16, "rate": 0.05}, {"leaves": 2, "rate": 0.1}),
         note="permutation importance on rows it was not fitted to; found if 2 errors above 0",
     ),
 )  # fmt: skip

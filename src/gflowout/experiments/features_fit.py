@@ -22,6 +22,10 @@ from gflowout.methods import METHODS
 WIDTHS = (64, 64)
 PATIENCE = 30
 """Epochs without a better validation loss after which a network without input masks stops."""
+DRAWS = 100
+"""Masks of a prediction, of all networks together, at least."""
+CHAIN_DRAWS = 30
+"""Masks of a prediction by each chain with masks on inputs, which differ more."""
 TREES = 200
 ROUNDS = 300
 """Rounds of boosting at most; how many is chosen by cross-validation in every fit."""
@@ -174,11 +178,16 @@ def _networks(
     }  # fmt: skip
     if arm.inputs:
         # Every chain gives its share of the draws.
-        common |= {"chains": members, "samples": max(20, 10 * members)}
+        common |= {"chains": members, "samples": max(DRAWS, CHAIN_DRAWS * members)}
         states = [seed]
     else:
         masked = arm.method != "none"
-        common |= {"chains": 1, "samples": 20, "patience": PATIENCE, "mask_hidden": masked}
+        common |= {
+            "chains": 1,
+            "samples": max(5, DRAWS // members),
+            "patience": PATIENCE,
+            "mask_hidden": masked,
+        }
         states = [seed * 1000 + member for member in range(members)]
     began = time.perf_counter()
     models = [
@@ -213,6 +222,7 @@ def _single(model: Any, chain: int) -> Any:
     """The estimator with one of its chains alone."""
     one = copy.copy(model)
     one.chains_, one.chain_weights_ = [model.chains_[chain]], np.ones(1)
+    one.samples = CHAIN_DRAWS
     return one
 
 
@@ -254,7 +264,7 @@ class Boosting:
         """Choose the number of rounds and fit."""
         self.classes_ = np.unique(y)
         # Ten classes are ten trees a round, and few rows are soon learned by heart.
-        most = self.rounds if len(self.classes_) == 2 else max(1, self.rounds // 5)
+        most = self.rounds if len(self.classes_) == 2 else max(1, self.rounds // 3)
         fold = np.random.default_rng(self.seed).permutation(len(y)) % FOLDS
         losses = np.zeros(most)
         for number in range(FOLDS):

@@ -54,6 +54,8 @@ class Study:
         runs: Runs of a preset, given the tuned options.
         section: What the report says, from the records of its runs that are done.
         score: Metric of the trials; lower is better.
+        seconds: What a run or a trial takes on one core, if the study knows that better than two
+            epochs would tell.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Study:
     section: Callable[[Sequence[Record]], Section]
     tuning: Callable[[str], list[Run]] = lambda preset: []
     score: str = "valid/nll"
+    seconds: Callable[[Run], float] | None = None
 
 
 def get(name: str) -> Study:
