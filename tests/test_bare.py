@@ -26,6 +26,8 @@ PACKAGES = (
     "gflowout.data.transforms",
     "gflowout.data.vqa",
     "gflowout.distributed",
+    "gflowout.inclusion",
+    "gflowout.integrations",
     "gflowout.runs",
     "gflowout.training",
     "gflowout.tuning",
@@ -60,7 +62,7 @@ def test_every_package_imports() -> None:
 def test_what_is_missing_is_named_with_its_extra() -> None:
     told = run(
         """
-        import torch, gflowout as gfo
+        import importlib, torch, gflowout as gfo
         from gflowout import training
         from gflowout.data import images, clinical
         from gflowout.extras import MissingExtraError
@@ -73,6 +75,8 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
             lambda: training.fit(model, [(torch.zeros(2, 4), torch.zeros(2).long())]),
             lambda: training.MaskedModule,
             lambda: images.load_images("mnist", "train"),
+            lambda: importlib.import_module("gflowout.integrations.sklearn"),
+            lambda: gfo.Inclusion(torch.ones(1, 2, 1, 3)).plot(),
         ):
             try:
                 call()
@@ -81,9 +85,10 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
         """
     )
     lines = told.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert all("pip install 'gflowout[" in line for line in lines)
     assert "needs lightning: pip install 'gflowout[train]'" in lines[0]
+    assert "needs scikit-learn: pip install 'gflowout[sklearn]'" in lines[3]
 
 
 def test_the_command_says_what_it_needs() -> None:

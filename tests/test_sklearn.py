@@ -137,18 +137,7 @@ def test_global_random_states_neither_matter_nor_move() -> None:
     assert np.abs(other - first).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(
-                name == "contextual", reason="calls Noise.uniform by its class", strict=False
-            ),
-        )
-        for name in sorted(METHODS)
-    ],
-)
+@pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_row_gets_the_same_answer_alone(method: str) -> None:
     x, y = classes(40)
     est = GFlowOutClassifier(method, **QUICK).fit(x, y)

@@ -81,7 +81,10 @@ class ContextualDropoutOptions(Options):
 class Bernoulli:
     """Masks of 0 and 1; logits are log-odds of keeping a unit."""
 
-    random = Noise.uniform
+    @staticmethod
+    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
+        """Numbers that :meth:`sample` needs."""
+        return noise.uniform(rows, units, like)
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
@@ -109,7 +112,10 @@ class Bernoulli:
 class Gaussian:
     """Factors of mean 1 with the variance of inverted dropout, (1 - keep) / keep = exp(-logit)."""
 
-    random = Noise.normal
+    @staticmethod
+    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
+        """Numbers that :meth:`sample` needs."""
+        return noise.normal(rows, units, like)
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
