@@ -59,6 +59,26 @@ def test_claims_follow_the_stated_rules() -> None:
     assert {claim.verdict for claim in claims(few, ["independent"])} == {"not testable here"}
 
 
+def test_the_strict_reading_of_copies_is_told() -> None:
+    records = [{**record, "data": "copies"} for record in _records() if _known(record)]
+    for record in records:
+        if record["method"] == "id-gflowout":
+            record["metrics"] = {**record["metrics"], "inclusion/strict": 0.4}
+    last = claims(records, ["copies"])[2]
+    assert last.verdict == "reproduced"
+    assert "were every copy false, the share would be 40%" in last.why
+    table = next(
+        each
+        for each in section(records).blocks
+        if getattr(each, "title", "").endswith(": features")
+    )
+    assert "false share, copies false" in [column.title for column in table.columns]
+
+
+def _known(record: dict) -> bool:
+    return record["data"] == "independent"
+
+
 def test_an_arm_that_is_missing_leaves_the_claim_open() -> None:
     part = [record for record in _records() if record["method"] != "forest"]
     first = claims(part, ["independent"])[0]

@@ -93,6 +93,13 @@ def _false(records: Sequence[Record], data: str) -> Claim:
         f"seeds are false ({share:.1%}); {sum(true.values()) / len(found):.1f} of 5 are found on "
         "average."
     )
+    if data == "copies":
+        strict = by_seed(records, data, OURS, "inclusion/strict")
+        wrong = sum(value * found[seed] for seed, value in strict.items() if seed in found)
+        why += (
+            " A copy counts as right where its original matters; were every copy false, the share "
+            f"would be {wrong / max(1.0, sum(found.values())):.0%}."
+        )
     return Claim(text, "reproduced" if share <= FALSE else "not reproduced", why)
 
 

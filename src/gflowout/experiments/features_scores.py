@@ -95,18 +95,23 @@ def discoveries(
     Returns:
         ``"found"``: features. ``"false"``: those of them known not to matter. Where it is known
         what matters, ``"true"``: relevant families of which a feature was found, and ``"fdr"``: the
-        share of what was found that is false; 0 if nothing was found.
+        share of what was found that is false; 0 if nothing was found. ``"strict"`` is that share if
+        of a family only the first is right, and its copies are false.
 
     Examples:
         >>> found, family = np.array([True, True, False, True]), np.array([0, 0, 1, 2])
         >>> discoveries(found, family, np.array([True, True, False]), family == 2)
-        {'found': 3.0, 'false': 1.0, 'true': 1.0, 'fdr': 0.333...}
+        {'found': 3.0, 'false': 1.0, 'true': 1.0, 'fdr': 0.333..., 'strict': 0.666...}
     """
     false = float((found & irrelevant).sum())
     made = {"found": float(found.sum()), "false": false}
     if relevant is not None:
         made["true"] = float((best_of_families(found.astype(float), family) > 0)[relevant].sum())
         made["fdr"] = false / max(1.0, made["found"])
+        originals = np.zeros(len(found), dtype=bool)
+        originals[np.unique(family, return_index=True)[1]] = True
+        wrong = found & ~(originals & relevant[family])
+        made["strict"] = float(wrong.sum()) / max(1.0, made["found"])
     return made
 
 

@@ -45,6 +45,7 @@ _KNOWN: Mapping[str, tuple[str, Better | None, int]] = {
     "inclusion/true": ("found, true", "high", 1),
     "inclusion/false": ("found, false", "low", 1),
     "inclusion/fdr": ("false share", "low", 3),
+    "inclusion/strict": ("false share, copies false", "low", 3),
     "inclusion/brier": ("Brier of inclusion", "low", 4),
     "inclusion/size": ("expected features", None, 1),
 }
@@ -142,6 +143,8 @@ def _problem(records: Sequence[Record], data: str) -> list[Block]:
     ]
     made.append(Table(f"{source.title}: predictions", "Method", columns, rows))
     wanted = _KNOWN if source.known else _NOISY
+    if data != "copies":
+        wanted = {name: head for name, head in wanted.items() if name != "inclusion/strict"}
     if not source.noisy:
         wanted = {name: wanted[name] for name in ("inclusion/found", "inclusion/size")}
     made += _figures(records, data, wanted, f"{source.title}: features", arms)
