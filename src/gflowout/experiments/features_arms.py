@@ -49,6 +49,8 @@ class Arm:
     note: str = ""
 
 
+_SPARSE: Tuned = {"lr": 5e-4, "beta": 1.0, "prior_keep": 0.02, "start_keep": 0.05}
+"""Sparse from the start: for few rows, which many features would soon learn by heart."""
 _MASKS = "share of masks that keep a feature"
 _MC: tuple[Tuned, ...] = (
     {"lr": 2e-3, "rate": 0.5, "inputs": 0}, {"lr": 2e-3, "rate": 0.3, "inputs": 0},
@@ -59,8 +61,8 @@ _MC: tuple[Tuned, ...] = (
 _ALL = (
     Arm(
         "id-gflowout", "ID-GFlowOut on inputs", "id-gflowout",
-        ({"lr": 2e-3, "beta": 0.3}, {"lr": 1.5e-3, "beta": 0.3}, {"lr": 2e-3, "beta": 0.2},
-         {"lr": 3e-3, "beta": 0.3}, {"lr": 2e-3, "beta": 0.5}, {"lr": 1e-3, "beta": 0.3}),
+        ({"lr": 2e-3, "beta": 0.3}, {"lr": 1.5e-3, "beta": 0.3}, _SPARSE,
+         {"lr": 2e-3, "beta": 0.5}, {"lr": 3e-3, "beta": 0.3}, {**_SPARSE, "lr": 2e-3}),
         inputs=True, members=CHAINS, steps=1000, note=_MASKS,
     ),
     Arm(

@@ -73,14 +73,14 @@ def section(records: Sequence[Record]) -> Section:
     names = [name for name in PROBLEMS if any(record["data"] == name for record in records)]
     if not names:
         return Section(findings=("No run of this study is done yet.",))
-    blocks: list[Block] = [Text(_about()), _overview(records, names)]
+    told = ["Where it helps, and where it does not:", *help_or_not(records, names)]
+    blocks: list[Block] = [Text(_about()), _overview(records, names), Text(told)]
     for name in names:
         blocks += _problem(records, name)
     blocks += _calibration(records, names)
     blocks += [_costs(records, name) for name in names[:1]]
     blocks.append(Text(_sentences(records, names), "Every comparison in NLL"))
     blocks += [choices(records, name, _present(records, name)) for name in names[:1]]
-    blocks.append(Text(help_or_not(records, names), "Where it helps, and where it does not"))
     return Section(_findings(records, names), blocks, claims(records, names), names)
 
 
@@ -95,8 +95,8 @@ def _about() -> list[str]:
         "not probabilities: a feature is found if its weight is not 0 (L1), or if shuffling it "
         "raises the NLL on rows apart by more than two standard errors (trees). Near-copies are a "
         "family that counts once: any of them is right.",
-        "Networks without learned masks on their inputs say nothing of features, and rows are "
-        "left out of those tables.",
+        "Networks without learned masks on their inputs say nothing of features, and are left out "
+        "of the tables of features.",
     ]
 
 
@@ -113,13 +113,8 @@ def _overview(records: Sequence[Record], names: Sequence[str]) -> Table:
         for arm, title in TITLES.items()
         if any(arm in figures[name] for name in names)
     ]
-    seeds = sorted({len(values) for found in figures.values() for values in found.values()})
-    count = "no seeds" if not seeds else f"{seeds[0]} to {seeds[-1]} seeds"
-    count = f"{seeds[0]} seeds" if len(seeds) == 1 else count
     columns = [Column(PROBLEMS[name].title, "low") for name in names]
-    return Table(
-        "NLL on test rows", "Method", columns, rows, f"Mean and standard error over {count}."
-    )
+    return Table("NLL on test rows", "Method", columns, rows)
 
 
 def _problem(records: Sequence[Record], data: str) -> list[Block]:
@@ -136,7 +131,10 @@ def _problem(records: Sequence[Record], data: str) -> list[Block]:
         for name, found in _PREDICTION.items()
         if source.noisy or not name.startswith("shift")
     }
-    columns = [Column(title, better, percent=percent) for title, better, percent in kept.values()]
+    columns = [
+        Column(title, better, 1 if percent else 3, percent)
+        for title, better, percent in kept.values()
+    ]
     rows = [
         Row(title, [cell(by_arm(records, data, name).get(arm, [])) for name in kept])
         for arm, title in arms.items()
