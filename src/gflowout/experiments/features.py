@@ -36,14 +36,14 @@ _CHAINS: Options = {"members": 5}
 _BATCH = 100
 _SMOKE_STEPS = 6
 _SECONDS = {
-    "id-gflowout": (6.5, 70.0), "gflowout": (3.0, 4.0), "gates": (4.0, 20.0), "mc": (1.0, 1.5),
-    "concrete": (1.5, 2.0), "contextual": (3.0, 4.0), "ensemble": (0.6, 3.0),
-    "mc-ensemble": (1.0, 7.0), "mc-equal": (1.0, 100.0), "l1": (0.1, 0.1), "forest": (2.0, 5.0),
-    "boosting": (2.0, 5.0),
+    "id-gflowout": (4.5, 50.0), "gflowout": (1.8, 4.0), "gates": (1.6, 10.0), "mc": (0.5, 1.3),
+    "concrete": (0.8, 1.7), "contextual": (1.6, 3.0), "ensemble": (0.3, 2.0),
+    "mc-ensemble": (0.5, 8.0), "mc-equal": (0.5, 75.0), "l1": (0.1, 0.1), "forest": (1.5, 4.0),
+    "boosting": (1.3, 4.5),
 }  # fmt: skip
 """Of a trial and of a run on the problem ``independent``, measured on one core of two."""
-_SCALE = {"wide": 2.0, "digits": 1.5, "eicu": 1.4, "eicu-noise": 1.6}
-_DIGITS = 8.0
+_SCALE = {"wide": 1.5, "digits": 1.4, "eicu": 1.4, "eicu-noise": 1.6}
+_DIGITS = 7.0
 """Ten classes are ten trees a round."""
 _TOP = 15
 """Features whose names a record keeps."""
@@ -189,7 +189,7 @@ def seconds(run: Run) -> float:
     Examples:
         >>> trial, *_ = tuning("cpu")
         >>> trial.method, seconds(trial)
-        ('id-gflowout', 6.5)
+        ('id-gflowout', 4.5)
     """
     if "share" in run.options:
         return 1.0

@@ -110,8 +110,8 @@ _ALL = (
     ),
     Arm(
         "forest", "Random forest", "forest",
-        ({"features": 0.15, "leaf": 1}, {"features": 0.4, "leaf": 3}, {"features": 0.8, "leaf": 3},
-         {"features": 0.4, "leaf": 1}, {"features": 0.8, "leaf": 10}, {"features": 0.15, "leaf": 3}
+        ({"features": 0.15, "leaf": 1}, {"features": 0.4, "leaf": 3}, {"features": 0.4, "leaf": 10},
+         {"features": 0.8, "leaf": 3}, {"features": 0.8, "leaf": 10}, {"features": 0.15, "leaf": 3}
         ),
         note="permutation importance on rows it was not fitted to; found if 2 errors above 0",
     ),
