@@ -165,6 +165,8 @@ def _loop(
             break
     if best is not None:
         model.load_state_dict(best[2])
+    if plan.sparsity and plan.recipe.settle:
+        _settle(plan, model, x, y, table, rng, round(plan.recipe.settle * epochs * batches))
     return {"epochs": history, "best": len(history) - 1 if best is None else best[0]}
 
 
@@ -182,6 +184,33 @@ def _optimiser(plan: Plan, model: MaskedModel) -> torch.optim.Adam:
         ],
         fused=torch.device(plan.device).type in ("cpu", "cuda"),
     )
+
+
+def _settle(
+    plan: Plan,
+    model: MaskedModel,
+    x: Tensor,
+    y: Tensor,
+    table: Table,
+    rng: np.random.RandomState,
+    steps: int,
+) -> None:
+    """Fit the mask posterior of the last prior, with the network at rest.
+
+    While the network learns, the posterior trails behind it and behind the prior.
+    """
+    model.set_options(sparsity=plan.sparsity)
+    model.backbone.requires_grad_(False)
+    stepper = torch.optim.Adam(model.method.parameters(), lr=plan.recipe.settle_lr)
+    for step in range(steps):
+        if step == round(0.6 * steps):
+            stepper.param_groups[0]["lr"] /= 5
+        visited = tabular.visits(table.weight, table.total, rng)[: plan.recipe.settle_rows]
+        rows = torch.from_numpy(visited).to(x.device)
+        stepper.zero_grad()
+        model(x[rows], y=y[rows]).tb.backward()
+        stepper.step()
+    model.backbone.requires_grad_(True)
 
 
 def _set(plan: Plan, model: MaskedModel, optimiser: torch.optim.Optimizer, progress: float) -> None:

@@ -40,6 +40,10 @@ class Recipe:
         sparsity: Nats that the prior charges for every feature in the end, beyond ``prior_keep``:
             an open prior lets features be found, a sparse one then drops those that do not pay.
         anneal: Shares of the training between which it is brought in.
+        settle: Where the prior becomes sparse during the training, the posterior alone is fitted on
+            in the end, for this share of its steps.
+        settle_lr: Learning rate of these.
+        settle_rows: Rows of these, at most.
         options: Further options of the method; those that it does not have are left out.
     """
 
@@ -63,6 +67,9 @@ class Recipe:
     grid: tuple[tuple[float, float], ...] = ()
     sparsity: float = 0.0
     anneal: tuple[float, float] = (0.4, 0.7)
+    settle: float = 0.0
+    settle_lr: float = 3e-3
+    settle_rows: int = 400
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -86,6 +93,7 @@ FEATURES = Recipe(
     looks=20,
     grid=((0.1, 0.3),),
     sparsity=4.7,
+    settle=0.3,
     options={"start_keep": 0.3, "hidden": (), "draws": 8},
 )
 """Masks on inputs."""
