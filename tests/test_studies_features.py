@@ -220,6 +220,20 @@ def test_boosting_stops_where_held_out_rows_say() -> None:
     assert few.model.n_iter_ == few.chosen
 
 
+def test_l1_sets_weights_to_0_and_says_which_it_kept() -> None:
+    problem = load("independent", 0, 800, 10)
+    found = {
+        value: features_fit.fit(
+            ARMS["l1"], {"C": value}, problem.x, problem.y, classes=2, epochs=1, seed=0
+        ).found
+        for value in (0.02, 0.06, 10.0)
+    }
+    kept = {value: int(flags.sum()) for value, flags in found.items() if flags is not None}
+    assert kept[0.02] < kept[0.06] < kept[10.0] <= 60
+    assert found[0.02] is not None
+    assert set(np.flatnonzero(found[0.02])) >= {0, 4}  # the linear ones
+
+
 def test_classes_that_were_not_seen_have_a_column() -> None:
     model = LogisticRegression().fit(np.array([[0.0], [1.0], [2.0]]), [0, 2, 2])
     said = aligned(model, 4)(np.array([[1.0]]))

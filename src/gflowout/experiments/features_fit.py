@@ -234,8 +234,11 @@ def _classic(arm: Arm, tuned: Tuned, seed: int, classes: int, share: float) -> A
         scaling = require("sklearn.preprocessing", extra="sklearn", purpose="the study features")
         # liblinear is exact and knows two classes only.
         solver, most = ("liblinear", 1000) if classes == 2 else ("saga", 3000)
+        # What is an L1 penalty in scikit-learn from 1.8 on has another name before.
+        names = linear.LogisticRegression().get_params()
+        lasso = {"penalty": "l1"} if names.get("penalty") == "l2" else {"l1_ratio": 1.0}
         model = linear.LogisticRegression(
-            C=tuned["C"], l1_ratio=1.0, solver=solver, max_iter=most, tol=1e-3, random_state=seed
+            C=tuned["C"], solver=solver, max_iter=most, tol=1e-3, random_state=seed, **lasso
         )
         return pipeline.make_pipeline(scaling.StandardScaler(), model)
     trees = require("sklearn.ensemble", extra="sklearn", purpose="the study features")
