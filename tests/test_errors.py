@@ -137,6 +137,7 @@ POLICY_OPTIONS = [
     ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
     ("history", ["none", None], []),
 ]
+SPARSITY = ("sparsity", [-0.1, float("nan"), float("inf")], ["much", None, True])
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
 CONTEXTUAL_OPTIONS = [
@@ -173,12 +174,12 @@ MASKSEMBLES_OPTIONS = [
     ("rescale", ["inverse", None], []),
 ]
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
-    "gflowout": POLICY_OPTIONS,
+    "gflowout": [*POLICY_OPTIONS, SPARSITY],
     "id-gflowout": [
         *POLICY_OPTIONS,
         *ID_OPTIONS,
+        SPARSITY,
         ("start_keep", [0.0, 1.0, -0.1, float("nan")], ["half", True]),
-        ("sparsity", [-0.1, float("nan"), float("inf")], ["much", None, True]),
     ],
     "combined": [row for row in POLICY_OPTIONS if row[0] not in ("log_z", "history")] + ID_OPTIONS,
     "mc": MC_OPTIONS,

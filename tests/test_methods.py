@@ -34,13 +34,13 @@ def batch(examples: int = 24) -> tuple[Tensor, Tensor]:
 
 def test_defaults_and_the_papers_preset() -> None:
     paper = {"temperature": 2.0, "epsilon": 0.1, "beta": 1.0, "prior_keep": 0.5, "rescale": "none"}
+    paper |= {"sparsity": 0.0}
     paper |= {"hidden": (32, 32), "log_z": "learned", "draws": 1, "blocks": 1, "history": "all"}
     assert dataclasses.asdict(model_of("gflowout").method.options) == paper
     assert dataclasses.asdict(model_of("gflowout", preset="paper").method.options) == paper
     assert dataclasses.asdict(model_of("id-gflowout", preset="paper").method.options) == {
         **paper,
         "start_keep": None,
-        "sparsity": 0.0,
         "group_size": 1,
         "train_size": 100,
     }
@@ -49,7 +49,7 @@ def test_defaults_and_the_papers_preset() -> None:
     sparse = model_of("id-gflowout", preset="features").method.options
     assert (sparse.hidden, sparse.draws, sparse.prior_keep, sparse.start_keep) == ((), 8, 0.1, 0.3)
     with pytest.raises(ValueError, match="preset must be one of 'paper', got 'features'"):
-        model_of("gflowout", preset="features")
+        model_of("mc", preset="features")
     kept = model_of("id-gflowout", preset="paper", temperature=3.0).method.options
     assert (kept.temperature, kept.log_z) == (3.0, "learned")
 

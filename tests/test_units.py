@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 from gflowout import policy
+from gflowout.backbones import MLP
 from gflowout.methods import METHODS
 from gflowout.units import ALWAYS, Layout, keep_rates, lay
 
@@ -315,3 +316,44 @@ def test_the_posterior_may_start_elsewhere_and_the_prior_may_grow_sparse() -> No
         model.set_options(sparsity=-1.0)
     with pytest.raises(ValueError, match="start_keep is fixed by wrap"):
         model.set_options(start_keep=0.5)
+
+
+def test_gflowout_charges_for_units_that_are_kept() -> None:
+    model = wrapped("gflowout", gfo.Units(), sparsity=0.0, log_z="batch", draws=3)
+    x, y = torch.randn(10, FEATURES), torch.arange(10) % 3
+    masks = [torch.randint(2, (3, 10, FEATURES), generator=torch.Generator().manual_seed(0))]
+    masks = [mask.float() for mask in masks]
+    free = model(x, y=y, masks=masks).log_reward
+    model.set_options(sparsity=1.5)
+    charged = model(x, y=y, masks=masks).log_reward
+    torch.testing.assert_close(free - 1.5 * masks[0].sum(-1), charged)
+
+
+def test_gflowout_finds_the_inputs_that_matter_for_an_example() -> None:
+    """The sign of the first input tells whether the second or the third decides."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3000, FEATURES, generator=generator)
+    y = torch.where(x[:, 0] > 0, x[:, 1] > 0, x[:, 2] > 0).long()
+    torch.manual_seed(0)
+    backbone = MLP((FEATURES, 64, 64, 2))
+    model = gfo.wrap(
+        backbone, "gflowout", ["input"], likelihood=gfo.Categorical(2), example=(x[:2],),
+        preset="features", sparsity=0.0,
+    )  # fmt: skip
+    groups = model.parameter_groups(lr=2e-3, generator_lr=2e-3)
+    optimizer = torch.optim.Adam(groups, fused=True)
+    steps = 800
+    for step in range(steps):
+        model.set_options(sparsity=min(1.0, max(0.0, step / steps - 0.3) / 0.3))
+        rows = torch.randint(len(x), (200,), generator=generator)
+        losses = model(x[rows], y=y[rows])
+        optimizer.zero_grad()
+        losses.total.backward()
+        optimizer.step()
+    test = torch.randn(400, FEATURES, generator=generator)
+    found = model.inclusion(test, samples=50).rows
+    positive = test[:, 0] > 0
+    for rows, matters, other in ((positive, 1, 2), (~positive, 2, 1)):
+        assert found[rows][:, matters].mean() > 0.75
+        assert found[rows][:, other].mean() < 0.45
+        assert found[rows][:, 3:].mean() < 0.45

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from gflowout import objectives, policy
+from gflowout import checks, objectives, policy
 from gflowout.likelihoods import Likelihood
 from gflowout.methods.base import (
     Losses,
@@ -45,6 +46,8 @@ class GFlowOutOptions(Options):
         beta: Scale of the log-likelihood in the reward.
         prior_keep: Keep rate that the learned prior and posterior start from, and the centre of
             ``temperature`` and ``epsilon``.
+        sparsity: What the reward charges for every unit that is kept, in nats. The prior is learned
+            and follows the posterior, so this alone keeps masks small; see ``preset="features"``.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         hidden: Widths of the mask generators.
         log_z: ``"learned"``, a small network of (x, y); or ``"batch"``, the mean over draws.
@@ -58,6 +61,7 @@ class GFlowOutOptions(Options):
     epsilon: float = 0.1
     beta: float = 1.0
     prior_keep: float = 0.5
+    sparsity: float = 0.0
     rescale: str = "none"
     hidden: tuple[int, ...] = (32, 32)
     log_z: str = "learned"
@@ -68,10 +72,15 @@ class GFlowOutOptions(Options):
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
         {"prior_keep", "hidden", "log_z", "blocks", "history"}
     )
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "features": {"beta": 20.0, "sparsity": 1.0, "log_z": "batch", "draws": 4},
+    }
 
     def __post_init__(self) -> None:
         """Check the values."""
         check_policy(self)
+        checks.number("sparsity", self.sparsity, low=0)
         if self.log_z == "batch" and self.draws < 2:
             raise ValueError(
                 'log_z="batch" averages over the draws of one example: draws must be an integer '
@@ -157,6 +166,9 @@ class GFlowOut(Method):
             for value in (trajectory.log_likelihood, trajectory.log_q, trajectory.log_p)
         )
         reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
+        if self.options.sparsity:
+            kept = torch.cat(trajectory.masks, -1).sum(-1)
+            reward = reward - self.options.sparsity * split_draws(kept, trajectory.copies)
         if trajectory.log_z is None:
             if trajectory.copies < 2:
                 raise ValueError(
