@@ -47,7 +47,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
         ({"likelihood": nn.CrossEntropyLoss()}, TypeError, "likelihood must be gfo.Categorical"),
         ({"method": "gflow-out"}, ValueError, "method must be one of.*did you mean 'gflowout'"),
         ({"method": None}, ValueError, "method must be one of 'gflowout'.*got None"),
-        ({"preset": "papr"}, ValueError, "preset must be one of 'paper', got 'papr'"),
+        ({"preset": "papr"}, ValueError, "preset must be one of 'paper', 'features', got 'papr'"),
         ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: temperature,"),
         ({"temprature": 2.0}, TypeError, "has no option 'temprature'; did you mean 'temperature'"),
         ({"sites": "fc1"}, TypeError, r"sites must be a list.*got 'fc1'; write sites=\['fc1'\]"),

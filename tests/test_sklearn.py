@@ -25,7 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gflowout import Ensemble, Predictive
 from gflowout.integrations import chains, estimator, tabular
-from gflowout.integrations.recipes import FEATURES, HIDDEN
+from gflowout.integrations.recipes import FEATURES, HIDDEN, ROWS
 from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor, one_hot_groups
 from gflowout.methods import METHODS
 
@@ -466,3 +466,18 @@ def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert space["clf"].score(space["X_test"], space["y_test"]) > 0.9
     groups = space["mixed"].groups
     assert groups == [[1, 2, 3]]
+
+
+def test_masks_of_each_row_are_charged_for() -> None:
+    x, y = classes(60)
+    est = GFlowOutClassifier("gflowout", mask_inputs=True, epochs=6, random_state=0).fit(x, y)
+    assert len(est.chains_) == ROWS.chains
+    options = est.chains_[0].model.method.options
+    assert (options.beta, options.draws, options.log_z) == (20.0, 4, "batch")
+    assert options.sparsity == ROWS.sparsity  # it was brought in during the training
+    found = est.inclusion(x[:5])
+    assert found.std(0).max() > 0  # rows differ
+    free = GFlowOutClassifier(
+        "gflowout", mask_inputs=True, epochs=6, random_state=0, options={"sparsity": 0.0}
+    ).fit(x, y)
+    assert free.chains_[0].model.method.options.sparsity == 0

@@ -67,10 +67,9 @@ _ALL = (
     ),
     Arm(
         "gflowout", "GFlowOut on inputs", "gflowout",
-        ({"lr": 2e-3, "prior_keep": 0.5}, {"lr": 2e-3, "prior_keep": 0.8},
-         {"lr": 2e-3, "prior_keep": 0.2}, {"lr": 5e-4, "prior_keep": 0.5},
-         {"lr": 5e-3, "prior_keep": 0.5}, {"lr": 5e-4, "prior_keep": 0.8}),
-        inputs=True, note=_MASKS,
+        ({"lr": 2e-3, "beta": 20.0}, {"lr": 2e-3, "beta": 5.0}, {"lr": 5e-4, "beta": 20.0},
+         {"lr": 2e-3, "beta": 50.0}, {"lr": 5e-4, "beta": 5.0}, {"lr": 5e-3, "beta": 20.0}),
+        inputs=True, members=3, steps=1000, note=_MASKS,
     ),
     Arm(
         "gates", "Stochastic gates", "gates",

@@ -35,6 +35,7 @@ from gflowout.integrations.recipes import (
     HIDDEN_KEEP,
     INCLUSION_ROWS,
     INCLUSION_SAMPLES,
+    ROWS,
     VALID_ROWS,
     VALID_SAMPLES,
     Recipe,
@@ -206,7 +207,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _recipe(self) -> Recipe:
         """What the arguments leave open, from the recipe that fits."""
         checks.boolean("mask_inputs", self.mask_inputs)
-        recipe = FEATURES if self.mask_inputs else HIDDEN
+        recipe = HIDDEN
+        if self.mask_inputs:
+            recipe = ROWS if self.method == ROWS.method else FEATURES
         given: dict[str, Any] = {}
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
@@ -260,13 +263,16 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         options = {**chain_options(recipe, number, known), **own}
         if "train_size" in known:
             options.setdefault("train_size", max(1, round(rows.total)))
-        # Who chooses the prior, or masks hidden units too, gets the prior as it stands.
-        plain = "sparsity" not in known or {"prior_keep", "sparsity"} & set(own)
+        # Who chooses a fixed prior, or masks hidden units too, gets the prior as it stands.
+        fixed = {"prior_keep", "sparsity"} if recipe.grid else {"sparsity"}
+        plain = "sparsity" not in known or fixed & set(own)
         sparsity = 0.0 if plain or self._hidden_sites(hidden) else recipe.sparsity
         return Plan(
             hidden=hidden,
             method=recipe.method,
-            sites=self._sites(recipe.method, hidden, rows.x.shape[1], options, sparsity),
+            sites=self._sites(
+                recipe.method, hidden, rows.x.shape[1], options, sparsity if recipe.grid else 0.0
+            ),
             options=options,
             likelihood=likelihood,
             outputs=outputs,

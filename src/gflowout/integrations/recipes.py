@@ -1,7 +1,7 @@
 """How estimators train unless told otherwise: the values, all in this file.
 
-One recipe for masks on hidden units, one for masks on inputs. A chain is one network; with masks on
-inputs, chains differ in the prior keep rate and in beta, and validation data weigh them.
+One recipe for masks on hidden units, and two for masks on inputs: the same for all rows, or each
+row its own. A chain is one network; with masks on inputs, validation data weigh chains.
 """
 
 from __future__ import annotations
@@ -97,6 +97,25 @@ FEATURES = Recipe(
     options={"start_keep": 0.3, "hidden": (), "draws": 8},
 )
 """Masks on inputs."""
+
+ROWS = Recipe(
+    "gflowout",
+    chains=3,
+    epochs=3,
+    steps=1000,
+    batch_size=200,
+    lr=2e-3,
+    generator_lr=2e-3,
+    validation=0.2,
+    rotate=True,
+    temper=0.1,
+    patience=None,
+    decay=0.7,
+    sparsity=1.0,
+    anneal=(0.3, 0.6),
+    options={"beta": 20.0, "log_z": "batch", "draws": 4},
+)
+"""Masks on inputs that depend on the row."""
 
 VALID_ROWS = 5
 """Validation rows below which there is no point in validating."""
