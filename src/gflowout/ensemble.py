@@ -298,13 +298,7 @@ class Ensemble(nn.Module):
         checks.integer("samples", samples, low=1)
         if self._even:
             return [-(-samples // len(self.members))] * len(self.members)
-        exact = [weight * samples for weight in self.weights]
-        counts = [int(count) for count in exact]
-        # What is left goes to those who lost most by rounding.
-        order = sorted(range(len(counts)), key=lambda at: counts[at] - exact[at])
-        for at in order[: samples - sum(counts)]:
-            counts[at] += 1
-        return counts
+        return shares(self.weights, samples)
 
     @property
     def _even(self) -> bool:
@@ -324,6 +318,26 @@ class Ensemble(nn.Module):
                 raise ValueError(f"samples is {samples}, but masks holds {len(mask)} samples")
         parts = [torch.split(mask, self.allot(len(mask))) for mask in masks]
         return [[part[index] for part in parts] for index in range(len(self.members))]
+
+
+def shares(weights: Sequence[float], samples: int) -> list[int]:
+    """Samples in proportion to weights, by largest remainders.
+
+    Args:
+        weights: With a sum of 1.
+        samples: How many in all.
+
+    Examples:
+        >>> shares([0.6, 0.39, 0.01], 20)
+        [12, 8, 0]
+    """
+    exact = [weight * samples for weight in weights]
+    counts = [int(count) for count in exact]
+    # What is left goes to those who lost most by rounding.
+    order = sorted(range(len(counts)), key=lambda at: counts[at] - exact[at])
+    for at in order[: samples - sum(counts)]:
+        counts[at] += 1
+    return counts
 
 
 def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:

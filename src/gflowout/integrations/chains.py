@@ -21,6 +21,7 @@ from torch import Tensor
 from gflowout.backbones.mlp import MLP
 from gflowout.data import seeds
 from gflowout.drawing import Runner
+from gflowout.ensemble import shares
 from gflowout.integrations import tabular
 from gflowout.integrations.recipes import Recipe, annealed, decayed
 from gflowout.integrations.tabular import Floats, Table
@@ -292,20 +293,6 @@ class _Common(Noise):
         return self.noise.normal(1, units, like).repeat_interleave(rows, 0)
 
 
-def shares(weights: Floats, samples: int) -> list[int]:
-    """Draws of every chain: in proportion to its weight, by largest remainders.
-
-    Examples:
-        >>> shares(np.array([0.6, 0.39, 0.01]), 20)
-        [12, 8, 0]
-    """
-    exact = weights / weights.sum() * samples
-    counts = np.floor(exact).astype(int)
-    left = samples - int(counts.sum())
-    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
-    return [int(count) for count in counts]
-
-
 def pooled(
     chains: Sequence[Chain],
     weights: Floats,
@@ -323,7 +310,7 @@ def pooled(
         seed: Decides the draws.
     """
     parts: list[list[Predictive]] = []
-    numbered = list(enumerate(zip(chains, shares(weights, samples), strict=True)))
+    numbered = list(enumerate(zip(chains, shares(weights.tolist(), samples), strict=True)))
     for start in range(0, len(x), ROWS):
         part = []
         for number, (chain, share) in numbered:
