@@ -58,10 +58,42 @@ def test_pairs_tell_stand_ins_from_partners() -> None:
     first = torch.randint(2, (400, 1), generator=torch.Generator().manual_seed(0)).float()
     other = torch.randint(2, (400, 1), generator=torch.Generator().manual_seed(1)).float()
     masks = torch.cat([first, 1 - first, other, other], 1)
+    masks[0, 3] = 1 - masks[0, 3]  # nearly always together
     found = Inclusion(masks.reshape(1, 400, 1, 4), names=["a", "copy of a", "x1", "x2"])
     pairs = {frozenset(pair[:2]): pair[2] for pair in found.pairs(2)}
     assert pairs[frozenset(["a", "copy of a"])] == pytest.approx(-0.25, abs=0.01)
     assert pairs[frozenset(["x1", "x2"])] == pytest.approx(0.25, abs=0.01)
+
+
+def test_units_of_one_group_are_no_pair() -> None:
+    masks = drawn(units=3)[..., [0, 0, 1, 2]]
+    pairs = Inclusion(masks, names=["a1", "a2", "b", "c"]).pairs(10)
+    assert ("a1", "a2") not in {pair[:2] for pair in pairs}
+    assert len(pairs) == 5
+
+
+def test_one_of_several_is_kept() -> None:
+    masks, weights = drawn(rows=2), torch.tensor([0.5, 0.3, 0.2])
+    found = Inclusion(masks, weights, names=list("abcd"))
+    expected = sum(
+        weight * masks[chain][..., [0, 2]].any(-1).double().mean().item()
+        for chain, weight in enumerate(weights.tolist())
+    )
+    assert found.any_of(["a", "c"]) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="name must be one of"):
+        found.any_of(["e"])
+
+
+def test_a_unit_that_is_always_kept_is_so_in_spite_of_rounding() -> None:
+    weights = torch.tensor([0.1] * 7) + 1e-3
+    found = Inclusion(torch.ones(7, 10, 1, 2), weights)
+    assert found.support(1.0).all()
+
+
+def test_rows_are_no_draws() -> None:
+    one = drawn(chains=1, draws=40)
+    many = one.expand(-1, -1, 50, -1)
+    torch.testing.assert_close(Inclusion(one).interval()[0], Inclusion(many).interval()[0])
 
 
 def test_an_interval_shows_how_chains_disagree_and_how_few_draws_there_are() -> None:
@@ -151,7 +183,7 @@ def test_a_model_with_shared_masks_needs_no_inputs() -> None:
 
 def test_a_model_with_masks_per_example_answers_row_by_row() -> None:
     model = small("gflowout")
-    with pytest.raises(ValueError, match=r"depend on the example: pass inputs"):
+    with pytest.raises(ValueError, match="are drawn for each example: pass inputs"):
         model.inclusion()
     x = torch.randn(5, 4)
     found = model.inclusion(x, samples=30, names=list("abcd"))
@@ -166,7 +198,7 @@ def test_the_site_can_be_named() -> None:
         example=(torch.zeros(2, 4),), train_size=10,
     )  # fmt: skip
     assert model.inclusion(site="1", samples=10).mean.shape == (6,)
-    with pytest.raises(ValueError, match="site must be one of '0', '1', got None"):
+    with pytest.raises(ValueError, match="site must be named, one of '0', '1'"):
         model.inclusion()
 
 

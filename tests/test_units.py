@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -261,6 +262,7 @@ def test_a_plain_site_needs_no_layout() -> None:
         ({"keep": 1.0}, ValueError, "name cells that must stay in always"),
         ({"keep": 0.0}, ValueError, "keep must be"),
         ({"groups": [[0, 1]], "keep": [0.1, 0.2, 0.1, 0.1, 0.1, 0.1]}, ValueError, "the same"),
+        ({"keep": "0.5"}, TypeError, "keep must be a rate, or one for each cell"),
         ({"patch": 0}, ValueError, "patch must be an integer >= 1"),
         ({"patch": (1, 2)}, ValueError, "patch must have one side for each of 1 axes"),
     ],
@@ -270,6 +272,27 @@ def test_errors_name_the_argument(
 ) -> None:
     with pytest.raises(error, match=message):
         wrapped("mc", gfo.Units(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        (gfo.Units(patch=2), "patch of 'input' needs to know the axes"),
+        (gfo.Units(axis=(3, 2)), "different axes in rising order"),
+        (gfo.Units(axis=(2, -2)), "different axes in rising order"),
+    ],
+)
+def test_axes_of_a_picture_are_told_clearly(units: gfo.Units, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gfo.wrap(
+            Pictures(), "mc", {"input": units}, likelihood=gfo.Categorical(3),
+            example=(torch.zeros(2, 2, 4, 6),),
+        )  # fmt: skip
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    model = wrapped("mc", gfo.Units(axis=np.int64(1), keep=np.float32(0.25)))  # type: ignore[arg-type]
+    assert model.sites[0].keep == (0.25,) * FEATURES
 
 
 def test_an_axis_that_is_none_of_both() -> None:

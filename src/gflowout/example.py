@@ -275,11 +275,21 @@ def _axes(name: str, shape: tuple[int, ...], units: Units) -> tuple[int, ...]:
     wanted = units.axis
     if wanted is None:
         wanted = 1 if rank >= 4 else -1
+        if units.patch is not None and rank >= 4:
+            raise ValueError(
+                f"sites: patch of {name!r} needs to know the axes of the picture, as in "
+                "gfo.Units(axis=(2, 3), patch=4)"
+            )
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for axis in wanted:
         if not -rank <= axis < rank:
             raise ValueError(f"sites: axis {axis} of {name!r} is outside its shape {list(shape)}")
-    return tuple(sorted(axis % rank for axis in wanted))
+    axes = tuple(axis % rank for axis in wanted)
+    if list(axes) != sorted(set(axes)):
+        raise ValueError(
+            f"sites: axis of {name!r} must name different axes in rising order, got {wanted}"
+        )
+    return axes
 
 
 def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int]) -> Site:

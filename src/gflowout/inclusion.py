@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _DRAWS = 4000
 """Samples from which intervals are read."""
+_AT_A_TIME = 256
+"""Units whose samples are held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,8 @@ class Inclusion:
             )
         if not ((self.masks == 0) | (self.masks == 1)).all():
             raise ValueError(
-                "masks must hold 0 and 1: inclusion has no meaning for factors of other values"
+                "masks must hold 0 and 1: inclusion has no meaning for factors of other values; "
+                'of "gates" ask model.method.open_probability(site)'
             )
         chains, units = len(self.masks), self.masks.shape[-1]
         weights = self.weights if len(self.weights) else torch.full((chains,), 1 / chains)
@@ -101,19 +104,22 @@ class Inclusion:
             level: Probability of the interval.
         """
         checks.number("level", level, low=0, high=1, open_low=True, open_high=True)
-        draws = self.masks.shape[1] * self.masks.shape[2]
+        # Rows of a draw share their random numbers: they do not count as draws of their own.
+        draws = self.masks.shape[1]
         kept = self.chains * draws
         generator = torch.Generator().manual_seed(0)
         chosen = torch.multinomial(self.weights, _DRAWS, replacement=True, generator=generator)
+        low, high = [], []
         state = torch.random.get_rng_state()
         try:  # the beta distribution knows no generator
             torch.manual_seed(0)
-            drawn = torch.distributions.Beta(kept + 0.5, draws - kept + 0.5).sample((_DRAWS,))
+            for part in torch.split(kept[chosen], _AT_A_TIME, 1):
+                values = torch.distributions.Beta(part + 0.5, draws - part + 0.5).sample()
+                low.append(values.quantile((1 - level) / 2, 0))
+                high.append(values.quantile((1 + level) / 2, 0))
         finally:
             torch.random.set_rng_state(state)
-        values = drawn[torch.arange(_DRAWS), chosen]
-        low, high = (1 - level) / 2, (1 + level) / 2
-        return values.quantile(low, 0), values.quantile(high, 0)
+        return torch.cat(low), torch.cat(high)
 
     @cached_property
     def joint(self) -> Tensor:
@@ -131,10 +137,13 @@ class Inclusion:
         Returns:
             Names, and the probability to be kept together less what it would be if units were
             independent. Below 0 two units stand in for each other: near-copies, of which one is
-            enough. Above 0 they are wanted together.
+            enough. Above 0 they are wanted together. Units that are always kept or dropped
+            together, columns of one group for instance, are left out.
         """
         excess = self.joint - torch.outer(self.mean, self.mean)
-        upper = torch.triu(torch.ones_like(excess, dtype=torch.bool), 1)
+        flat = self.masks.double().flatten(0, 2)
+        differ = (flat.T @ flat - flat.sum(0)).abs() > 0.5  # both ways: of either there is more
+        upper = torch.triu(differ | differ.T, 1)
         first, second = upper.nonzero().T
         values = excess[first, second]
         order = values.abs().argsort(descending=True, stable=True)[: _count(count)]
@@ -162,7 +171,22 @@ class Inclusion:
     def support(self, threshold: float = 0.5) -> Tensor:
         """Units whose inclusion probability is at least a threshold, [units] of bool."""
         checks.number("threshold", threshold, low=0, high=1)
-        return self.mean >= threshold
+        return self.mean >= threshold - 1e-9  # weights sum to 1 up to rounding
+
+    def any_of(self, names: Sequence[str]) -> float:
+        """Probability that at least one of several units is kept, near-copies for instance.
+
+        Args:
+            names: Of the units.
+
+        Examples:
+            >>> masks = torch.tensor([[1.0, 0, 1], [0, 1, 0]]).reshape(1, 2, 1, 3)
+            >>> Inclusion(masks, names=["a", "copy of a", "b"]).any_of(["a", "copy of a"])
+            1.0
+        """
+        places = [list(self.names).index(checks.choice("name", one, self.names)) for one in names]
+        kept = self.masks[..., places].amax(-1).double().mean((1, 2))
+        return float(self.weights @ kept)
 
     def table(self, level: float = 0.9) -> list[dict[str, Any]]:
         """One row per unit, most probable first: ``name``, ``inclusion``, ``low``, ``high``.
@@ -215,7 +239,8 @@ class Inclusion:
 
     def __repr__(self) -> str:
         """Show sizes and the most probable units."""
-        best = ", ".join(f"{row['name']} {row['inclusion']:.2f}" for row in self.table()[:5])
+        order = self.mean.argsort(descending=True, stable=True)[:5].tolist()
+        best = ", ".join(f"{self.names[unit]} {self.mean[unit]:.2f}" for unit in order)
         chains, draws, rows, units = self.masks.shape
         return (
             f"Inclusion({units} units, {chains} chains x {draws} draws x {rows} rows; "

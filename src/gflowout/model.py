@@ -344,8 +344,8 @@ class MaskedModel(nn.Module):
             masks = shared[at].unsqueeze(1)
         elif not args and not kwargs:
             raise ValueError(
-                f"masks of method {self.method.name!r} depend on the example: pass inputs, as in "
-                "model.inclusion(x)"
+                f"masks of method {self.method.name!r} are drawn for each example: pass inputs, as "
+                "in model.inclusion(x)"
             )
         else:
             pred = self.predict(
@@ -363,6 +363,8 @@ class MaskedModel(nn.Module):
             site = INPUT
         if site is None and len(known) == 1:
             return 0
+        if site is None:
+            raise ValueError(f"site must be named, one of {', '.join(map(repr, known))}")
         return known.index(checks.choice("site", site, known))
 
     def _shared_masks(self, samples: int, generator: torch.Generator | None) -> Any:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +32,9 @@ class Units:
     positions (row by row). Every cell is a unit of its own unless it belongs to a group.
 
     Attributes:
-        axis: Axis of the activation that holds the cells; several for the pixels of an image,
-            ``(2, 3)``. ``None``: features (last axis), or channels (axis 1 of an image map).
+        axis: Axis of the activation that holds the cells; several, in rising order, for the pixels
+            of an image, ``(2, 3)``. ``None``: features (last axis), or channels (axis 1 of an image
+            map).
         groups: Cells that live or die together, such as the one-hot columns of one variable.
         patch: Side of the squares that are one cell, on all axes or on each; 1 is a pixel.
         keep: Keep rate that the method starts from, or has as its prior: one number, or one per
@@ -59,10 +62,12 @@ class Units:
         axes = self.axis if isinstance(self.axis, tuple | list) else (self.axis,)
         for axis in axes:
             lone = axis is None and len(axes) == 1
-            if isinstance(axis, bool) or not (lone or isinstance(axis, int)):
+            if isinstance(axis, bool) or not (lone or isinstance(axis, Integral)):
                 raise TypeError(f"axis must be an integer or a tuple of them, got {self.axis!r}")
         if not axes or len(set(axes)) < len(axes):
             raise ValueError(f"axis must name every axis once, got {self.axis!r}")
+        if isinstance(self.axis, tuple | list):
+            object.__setattr__(self, "axis", tuple(map(int, self.axis)))
         sides = self.patch if isinstance(self.patch, tuple | list) else (self.patch,)
         for side in sides:
             if side is not None:
@@ -169,10 +174,13 @@ def keep_rates(units: Units, layout: Layout) -> tuple[float, ...] | None:
     """
     if units.keep is None:
         return None
-    if isinstance(units.keep, int | float):
-        return (_rate(units.keep),) * layout.units
+    given: Any = units.keep
+    if isinstance(given, Real):
+        return (_rate(float(given)),) * layout.units
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(f"keep must be a rate, or one for each cell, got {given!r}")
     cell = _cells(units, layout.shape)
-    rates = [float(rate) for rate in units.keep]
+    rates = [float(rate) for rate in given]
     if len(rates) != max(cell) + 1:
         raise ValueError(
             f"keep must be one rate or one for each of the {max(cell) + 1} cells, got {len(rates)}"
