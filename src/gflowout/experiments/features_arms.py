@@ -76,7 +76,7 @@ _ALL = (
         ({"lr": 2e-3, "strength": 0.003}, {"lr": 2e-3, "strength": 0.01},
          {"lr": 2e-3, "strength": 0.001}, {"lr": 5e-3, "strength": 0.003},
          {"lr": 5e-3, "strength": 0.01}, {"lr": 2e-3, "strength": 0.03}),
-        inputs=True, members=5, steps=1000, note="probability that a gate is more than half open",
+        inputs=True, members=5, steps=1000, note="probability that a gate is not closed",
     ),
     Arm("mc", "MC dropout", "mc", _MC),
     Arm(
