@@ -145,8 +145,10 @@ def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
 def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, Any]:
     """What an arm says of the features, held against what is known of them.
 
-    A family of near-copies counts as one: its probability is that of keeping at least one of them,
-    its importance is the highest. Arms that say nothing have no such figure.
+    A family of near-copies counts as one. Its probability, which is held against the truth for
+    calibration, is that of keeping at least one of them. For the AUROC it is the highest of its
+    members': by chance, one of two is kept more often than one. Arms that say nothing have no such
+    figure.
 
     Args:
         problem: The data.
@@ -159,6 +161,7 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         each: Floats = fitted.weights @ fitted.masks.mean(1)
         found = each >= scores.THRESHOLD
         likely = scores.kept_families(fitted.masks, fitted.weights, family)
+        score = scores.best_of_families(each, family)
         made["size"] = float(each.sum())
         if relevant is not None:
             made["brier"] = scores.brier(likely, relevant)
@@ -174,12 +177,12 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         if problem.irrelevant.any():
             made["noise"] = float(each[problem.irrelevant].mean())
     elif fitted.importance is not None and fitted.found is not None:
-        found, likely = fitted.found, scores.best_of_families(fitted.importance, family)
+        found, score = fitted.found, scores.best_of_families(fitted.importance, family)
     else:
         return {}
     made |= scores.discoveries(found, family, relevant, problem.irrelevant)
     if relevant is not None:
-        made["auroc"] = scores.auroc(likely, relevant)
+        made["auroc"] = scores.auroc(score, relevant)
     return {f"inclusion/{name}": value for name, value in made.items()}
 
 
