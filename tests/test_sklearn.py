@@ -17,14 +17,25 @@ import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
-from sklearn.impute import SimpleImputer
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectKBest, VarianceThreshold
+from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    OneHotEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 
 from gflowout import Ensemble, Predictive
 from gflowout.integrations import chains, estimator, tabular
+from gflowout.integrations.features import units_of
 from gflowout.integrations.recipes import FEATURES, HIDDEN, ROWS
 from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor, one_hot_groups
 from gflowout.methods import METHODS
@@ -362,6 +373,79 @@ def test_mixed_columns_through_a_pipeline() -> None:
     assert plain.score(frame, y) > 0.9
 
 
+def test_groups_follow_columns_through_selectors_and_scalers() -> None:
+    frame, y = mixed()
+    frame = frame[["ward", "sex"]].assign(site=["s"] * 119 + ["t"])
+    encode = OneHotEncoder(sparse_output=False)
+    chain = make_pipeline(encode, MaxAbsScaler(), "passthrough", VarianceThreshold(0.05)).fit(frame)
+    assert chain.get_feature_names_out().tolist() == [
+        "ward_a",
+        "ward_b",
+        "ward_c",
+        "sex_f",
+        "sex_m",
+    ]
+    assert one_hot_groups(chain) == [[0, 1, 2], [3, 4]]
+    best = make_pipeline(clone(encode), SelectKBest(k=4)).fit(frame, y)
+    names = best.get_feature_names_out().tolist()
+    found = [[names[column] for column in group] for group in one_hot_groups(best)]
+    kinds = ("ward", "sex", "site")
+    split = [[name for name in names if name.startswith(kind)] for kind in kinds]
+    assert found == [group for group in split if len(group) > 1]
+    # Columns of one variable stay together where a later step treats them apart.
+    apart = make_column_transformer((StandardScaler(), [0, 4]), remainder="passthrough")
+    assert one_hot_groups(make_pipeline(clone(encode), apart).fit(frame)) == [
+        [0, 2, 3],
+        [1, 4],
+        [5, 6],
+    ]
+    inside = make_column_transformer(
+        (clone(encode), ["sex"]),
+        (make_pipeline(clone(encode), VarianceThreshold(0.05)), ["ward", "site"]),
+    )
+    assert one_hot_groups(inside.fit(frame)) == [[0, 1], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("kind", [SimpleImputer, KNNImputer])
+def test_groups_of_imputers(kind: type, empty: bool) -> None:
+    x = np.random.RandomState(0).randn(30, 3)
+    x[:5, 0] = x[:, 1] = np.nan
+    fill = kind(add_indicator=True, keep_empty_features=empty).fit(x)
+    assert one_hot_groups(fill) == ([[0, 3], [1, 4]] if empty else [[0, 2]])
+    both = FeatureUnion([("scale", StandardScaler()), ("missing", MissingIndicator())])
+    assert one_hot_groups(both.fit(x[:, [2, 0]])) == [[1, 2]]
+    bins = KBinsDiscretizer([2, 3], encode="onehot-dense", strategy="uniform")
+    assert one_hot_groups(bins.fit(np.random.RandomState(0).randn(30, 2))) == [[0, 1], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("step", [PCA(2), FunctionTransformer(np.abs), PolynomialFeatures(2)])
+def test_groups_of_mixed_columns_are_for_the_user(step) -> None:
+    frame, _ = mixed()
+    chain = make_pipeline(OneHotEncoder(sparse_output=False), step).fit(frame[["ward", "sex"]])
+    wanted = f"cannot tell which columns {type(step).__name__} mixes; give groups yourself"
+    with pytest.raises(ValueError, match=wanted):
+        one_hot_groups(chain)
+    with pytest.raises(NotFittedError):
+        one_hot_groups(OneHotEncoder())
+
+
+def test_rates_and_masks_of_features_by_name() -> None:
+    names = ["a", "b", "c", "d"]
+    series = pd.Series({"d": 0.4, "a": 0.2})
+    assert units_of(None, None, series, names, 4, 0.1).keep == (0.2, 0.1, 0.1, 0.4)
+    assert units_of([[0, 1]], None, {"b": 0.3}, names, 4, 0.1).keep == (0.3, 0.3, 0.1, 0.1)
+    assert units_of(None, np.array([True, False, False, True]), None, names, 4, 0.1).always == [
+        0,
+        3,
+    ]
+    for keep in ({"a": 0.2, "b": 0.3}, [0.2, 0.3, 0.1, 0.1]):
+        with pytest.raises(
+            ValueError, match=r"same within a group, got 0\.2 for 'a', 0\.3 for 'b'"
+        ):
+            units_of([["a", "b"]], None, keep, names, 4, 0.1)
+
+
 # scikit-learn's tools
 
 
@@ -415,7 +499,16 @@ def test_chains_make_an_ensemble() -> None:
         ({"mask_inputs": True, "always": ["age"]}, "X has no column names"),
         ({"mask_inputs": True, "always": [4]}, "always must name features by numbers from 0 to 3"),
         ({"mask_inputs": True, "groups": "ab"}, "groups must be a list of lists"),
+        ({"mask_inputs": True, "groups": ["a", "b"]}, r'such as \[\["a", "b"\]\], got'),
+        ({"mask_inputs": True, "groups": [[0, 1], [1, 2]]}, "groups: feature 1 is named twice"),
+        ({"mask_inputs": True, "groups": [[0, 1]], "always": [1]}, "feature 1 is in a group"),
+        ({"mask_inputs": True, "always": [True]}, "a mask of 4 of them, got a mask of 1"),
         ({"mask_inputs": True, "keep": {0: 1.5}}, "keep must be a number in"),
+        (
+            {"mask_inputs": True, "keep": 1.0},
+            "keep must be below 1, got 1; name .* always",
+        ),
+        ({"mask_inputs": True, "keep": [0.1]}, "one for each of the 4 features, got 1"),
         ({"standardize": 1}, "standardize must be True or False"),
     ],
 )
@@ -430,6 +523,8 @@ def test_errors_about_columns_suggest_one() -> None:
     frame = pd.DataFrame(x, columns=["age", "dose", "ward", "sex"])
     with pytest.raises(ValueError, match="X has no column 'dos'; did you mean 'dose'"):
         GFlowOutClassifier(**SELECT, always=["dos"]).fit(frame, y)
+    with pytest.raises(ValueError, match="groups: feature 'dose' is named twice"):
+        GFlowOutClassifier(**SELECT, groups=[["age", "dose"], ["dose", "sex"]]).fit(frame, y)
 
 
 def test_without_scikit_learn_it_says_what_to_install() -> None:
