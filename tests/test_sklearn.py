@@ -19,7 +19,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
-from sklearn.feature_selection import SelectKBest, VarianceThreshold
+from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest, VarianceThreshold
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -113,6 +113,13 @@ def test_weights_that_sum_to_little_are_relative() -> None:
         rows = round(80 * (1 - HIDDEN.validation))
         assert one.chains_[0].model.method.options.train_size == pytest.approx(rows, abs=1)
     np.testing.assert_allclose(small.predict_proba(x), plain.predict_proba(x), atol=1e-5)
+
+
+def test_weights_that_sum_to_very_much_are_asked_about() -> None:
+    x, y = classes(40)
+    with pytest.warns(UserWarning, match="sums to 480 for 40 rows.*divide weights by their mean"):
+        GFlowOutClassifier(**QUICK).fit(x, y, np.full(40, 12.0))
+    GFlowOutClassifier(**QUICK).fit(x, y, np.full(40, 9.0))
 
 
 # Weights, order, seeds
@@ -319,6 +326,54 @@ def test_without_masked_inputs_there_is_no_selector() -> None:
         assert not hasattr(est, name)
         assert hasattr(est.set_params(mask_inputs=True), name)
         est.set_params(mask_inputs=False)
+    x, y = classes(40)
+    est = GFlowOutClassifier(**SELECT).fit(x, y)
+    assert hasattr(est, "feature_importances_")
+    est.set_params(mask_inputs=False, options=None).fit(x, y)
+    assert not hasattr(est, "inclusion_")
+    assert not hasattr(est, "feature_importances_")
+    est.set_params(mask_inputs=True)  # but not fitted so
+    with pytest.raises(NotFittedError):
+        est.get_support()
+    with pytest.raises(NotFittedError):
+        est.inclusion(x)
+
+
+def test_importances_for_other_selectors() -> None:
+    x, y = classes(60)
+    est = GFlowOutClassifier(**SELECT)
+    selector = SelectFromModel(est, threshold=-np.inf, max_features=2).fit(x, y)
+    found = selector.estimator_
+    np.testing.assert_array_equal(found.feature_importances_, found.inclusion_.mean.numpy())
+    best = np.sort(np.argsort(-found.feature_importances_, kind="stable")[:2])
+    np.testing.assert_array_equal(selector.get_support(indices=True), best)
+    assert RFE(est, n_features_to_select=2, step=2).fit(x, y).support_.sum() == 2
+
+
+@pytest.mark.parametrize("method", ["combined", "contextual"])
+def test_other_methods_keep_their_own_priors(method: str) -> None:
+    x, y = classes(60)
+    given = {**SELECT, "options": None}
+    est = GFlowOutClassifier(method, **given, keep={0: 0.2}).fit(x, y)
+    assert est._recipe().samples == FEATURES.samples
+    found, own = est.chains_[0].model.method.options, METHODS[method].Options()
+    assert found.prior_keep == own.prior_keep
+    if method == "combined":
+        assert (found.hidden, found.draws, found.beta) == (own.hidden, own.draws, own.beta)
+    rates = est.chains_[0].model.sites[0].keep
+    assert rates == pytest.approx((0.2, *[own.prior_keep] * 3))
+    assert est.inclusion_.mean[1:].min() > 0.3
+    assert np.ptp(est.inclusion(x[:20]), 0).max() > 0  # rows differ
+
+
+@pytest.mark.parametrize("method", ["mc", "concrete", "masksembles", "none", "variational"])
+def test_methods_that_learn_nothing_about_features_say_so(method: str) -> None:
+    x, y = classes(40)
+    est = GFlowOutClassifier(method, **{**SELECT, "options": None})
+    with pytest.warns(UserWarning, match=f"method '{method}' learn nothing about single features"):
+        est.fit(x, y)
+    if method == "concrete":  # which may
+        est.set_params(options={"per_unit": True}).fit(x, y)
 
 
 def test_rates_that_users_give_hold_in_the_end() -> None:
@@ -338,7 +393,9 @@ def test_inclusion_row_by_row() -> None:
     found = own.inclusion(x[:30])
     assert np.ptp(found, 0).max() > 0
     np.testing.assert_allclose(own.inclusion(x[3:5]), found[3:5])
-    assert own.inclusion_.masks.shape[2] > 1
+    # All of the training rows, as there are few; they count the same.
+    assert own.inclusion_.masks.shape[2] == 60
+    np.testing.assert_allclose(own.inclusion_.mean, own.inclusion(x, 500).mean(0), atol=0.03)
 
 
 def mixed(rows: int = 120) -> tuple[pd.DataFrame, np.ndarray]:
@@ -510,6 +567,12 @@ def test_chains_make_an_ensemble() -> None:
         ),
         ({"mask_inputs": True, "keep": [0.1]}, "one for each of the 4 features, got 1"),
         ({"standardize": 1}, "standardize must be True or False"),
+        ({"device": "gpu"}, "device must be a name such as 'cpu' or 'cuda', got 'gpu'"),
+        pytest.param(
+            {"device": "cuda"},
+            "device is 'cuda', but PyTorch finds no such device here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
     ],
 )
 def test_errors_name_the_argument(given: dict, message: str) -> None:

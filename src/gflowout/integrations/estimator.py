@@ -6,6 +6,7 @@ trained is in :mod:`.chains`, with what values in :mod:`.recipes`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -30,9 +31,11 @@ from gflowout.integrations.chains import Chain, Plan, pooled, train, weigh
 from gflowout.integrations.features import input_masks, units_of
 from gflowout.integrations.progress import progress
 from gflowout.integrations.recipes import (
+    BLIND,
     FEATURES,
     HIDDEN,
     HIDDEN_KEEP,
+    INCLUSION_CELLS,
     INCLUSION_ROWS,
     INCLUSION_SAMPLES,
     ROWS,
@@ -58,10 +61,24 @@ def _masks_inputs(estimator: Any) -> bool:
     raise AttributeError(f"{type(estimator).__name__} selects features with mask_inputs=True only")
 
 
+def _check_device(name: Any) -> None:
+    try:
+        kind = torch.device(name).type
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {name!r}") from None
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if kind in backends and not backends[kind].is_available():
+        raise ValueError(
+            f"device is {name!r}, but PyTorch finds no such device here: take device='cpu', or "
+            "install a PyTorch that is built for it"
+        )
+
+
 class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators."""
 
     _classes: bool
+    inclusion_: Inclusion
 
     def __init__(
         self,
@@ -136,7 +153,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
         """How probable it is that each feature is used, row by row.
 
-        Rows differ for methods whose masks depend on them, such as ``"gflowout"``.
+        Rows differ for methods whose masks depend on them: ``"gflowout"``, ``"contextual"`` and
+        ``"combined"``.
 
         Args:
             X: [rows, features].
@@ -145,7 +163,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             [rows, features].
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "inclusion_")
         x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
         found = np.zeros(x.shape)
         for start in range(0, len(x), 256):
@@ -162,12 +180,18 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             indices: Return their numbers instead of a mask.
             threshold: Least inclusion probability; that of the estimator if ``None``.
         """
-        check_is_fitted(self)
-        least = checks.number(
-            "threshold", self.threshold if threshold is None else threshold, low=0, high=1
-        )
-        support = np.asarray(self.inclusion_.mean) >= least
+        check_is_fitted(self, "inclusion_")
+        least = self.threshold if threshold is None else threshold
+        support: NDArray[Any] = self.inclusion_.support(least).numpy()
         return np.nonzero(support)[0] if indices else support
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Inclusion probability of every feature, for scikit-learn's tools."""
+        _masks_inputs(self)
+        check_is_fitted(self, "inclusion_")
+        importances: Floats = self.inclusion_.mean.numpy()
+        return importances
 
     def _get_support_mask(self) -> NDArray[Any]:
         return self.get_support()
@@ -177,6 +201,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
+        if hasattr(self, "inclusion_"):
+            del self.inclusion_  # of an earlier fit
+        _check_device(self.device)
         checks.boolean("standardize", self.standardize)
         checks.boolean("verbose", self.verbose)
         checks.number("threshold", self.threshold, low=0, high=1)
@@ -202,6 +229,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = [one.history for one in chains]
         self.n_iter_ = max(len(one.history) for one in chains)
         if self.mask_inputs:
+            self._warn_blind(recipe.method)
             self.inclusion_ = self._inclusion(inside)
 
     def _recipe(self) -> Recipe:
@@ -213,6 +241,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         given: dict[str, Any] = {}
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
+            if self.method != recipe.method:  # whose prior and generators these are made for
+                given |= {"grid": (), "options": {}}
         for name in ("samples", "chains", "epochs", "batch_size", "patience"):
             if getattr(self, name) is not None:
                 given[name] = checks.integer(name, getattr(self, name), low=1)
@@ -310,7 +340,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self.mask_inputs:
             sites[INPUT] = units_of(
                 self.groups, self.always, self.keep, self._names(), features,
-                options.get("prior_keep"), sparsity,
+                options.get("prior_keep", getattr(METHODS[method].Options, "prior_keep", None)),
+                sparsity,
             )  # fmt: skip
         else:
             for name in ("groups", "always", "keep"):
@@ -333,14 +364,29 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _inclusion(self, table: Table) -> Inclusion:
         """Masks that the chains draw, for some of the training rows where these matter."""
-        share = max(100, INCLUSION_SAMPLES // len(self.chains_))
-        rows = table.x[:: max(1, len(table) // INCLUSION_ROWS)][:INCLUSION_ROWS]
-        few = torch.stack(self._input_masks(rows, 10))
-        if bool((few == few[:, :, :1]).all()):
-            rows = rows[:1]
+        chains = [one.model for one in self.chains_]
+        share = max(100, INCLUSION_SAMPLES // len(chains))
+        count = 1
+        if any(one._shared_masks(1, torch.Generator().manual_seed(0)) is None for one in chains):
+            least, most = INCLUSION_ROWS
+            count = INCLUSION_CELLS // (len(chains) * share * table.x.shape[1])
+            count = min(max(count, least), most, len(table))
+        rows = table.x[np.linspace(0, len(table) - 1, count).round().astype(int)]
         masks = torch.stack(self._input_masks(rows, share))
+        if bool((masks == masks[:, :, :1]).all()):  # drawn for each row, but by nothing of it
+            masks = masks[:, :, :1].clone()
         names = _check_feature_names_in(self)
         return Inclusion(masks, torch.from_numpy(self.chain_weights_), [str(one) for one in names])
+
+    def _warn_blind(self, method: str) -> None:
+        if method in BLIND and not (method == "concrete" and (self.options or {}).get("per_unit")):
+            more = ", or options={'per_unit': True}" if method == "concrete" else ""
+            warnings.warn(
+                f"masks of method {method!r} learn nothing about single features: inclusion_ says "
+                f"nothing about which are needed. Take method='auto'{more}.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
         seeds = [self._seed + number for number in range(len(self.chains_))]

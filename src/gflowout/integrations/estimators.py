@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,9 @@ from gflowout.integrations.estimator import AUTO, Estimator
 from gflowout.integrations.tabular import Floats
 from gflowout.likelihoods import Binary, Categorical, Gaussian
 from gflowout.predictive import Predictive
+
+MOST_REPEATED = 10
+"""Repetitions per row on average, from which weights were probably not meant as such."""
 
 
 class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
@@ -59,6 +63,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         chains_: The trained networks, with their ``model`` and ``history``.
         chain_weights_: Their weights, which sum to 1.
         inclusion_: With ``mask_inputs``: which features are needed.
+        feature_importances_: With ``mask_inputs``: its probabilities.
         n_iter_: Epochs of the longest training.
 
     Examples:
@@ -230,6 +235,7 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         chains_: The trained networks, with their ``model`` and ``history``.
         chain_weights_: Their weights, which sum to 1.
         inclusion_: With ``mask_inputs``: which features are needed.
+        feature_importances_: With ``mask_inputs``: its probabilities.
         n_iter_: Epochs of the longest training.
 
     Examples:
@@ -328,4 +334,11 @@ def _weights(sample_weight: Any, x: Floats) -> Floats:
         raise ValueError(f"sample_weight must not be negative, got {weight.min():g}")
     if not (weight > 0).any():
         raise ValueError("sample_weight must be positive for some row, got zeros only")
+    if sample_weight is not None and weight.sum() > MOST_REPEATED * len(x):
+        warnings.warn(
+            f"sample_weight sums to {weight.sum():.3g} for {len(x)} rows, and a row of weight 3 "
+            "counts as three rows: divide weights by their mean if they are relative",
+            UserWarning,
+            stacklevel=3,
+        )
     return weight

@@ -44,7 +44,8 @@ class Recipe:
             in the end, for this share of its steps.
         settle_lr: Learning rate of these.
         settle_rows: Rows of these, at most.
-        options: Further options of the method; those that it does not have are left out.
+        options: Further options of the method; those that it does not have are left out. These and
+            ``grid`` are for the method named here: others keep their own defaults.
     """
 
     method: str
@@ -129,8 +130,14 @@ HIDDEN_KEEP = 0.5
 INCLUSION_SAMPLES = 2000
 """Masks of all chains together that inclusion probabilities are read from."""
 
-INCLUSION_ROWS = 20
-"""Training rows that masks are drawn for, where they depend on the row."""
+INCLUSION_ROWS = 20, 200
+"""Training rows that masks are drawn for, where they depend on the row: at least, at most."""
+
+INCLUSION_CELLS = 10**7
+"""Entries of all masks together, beyond which rows are fewer."""
+
+BLIND = frozenset({"concrete", "masksembles", "mc", "none", "variational"})
+"""Methods whose masks learn nothing about single units; concrete dropout does with ``per_unit``."""
 
 
 def chain_options(recipe: Recipe, chain: int, known: Mapping[str, Any]) -> dict[str, Any]:
