@@ -411,6 +411,15 @@ def mixed(rows: int = 120) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, ((frame["ward"] == "a") ^ (frame["age"] > 0)).to_numpy().astype(int)
 
 
+def test_groups_by_name_notice_that_a_column_is_gone() -> None:
+    frame, y = mixed()
+    encode = OneHotEncoder(sparse_output=False).set_output(transform="pandas")
+    est = GFlowOutClassifier(**SELECT, groups=[["ward_a", "ward_b", "ward_c"]])
+    fewer = frame["ward"] != "c"
+    with pytest.raises(ValueError, match="X has no column 'ward_c'"):
+        make_pipeline(encode, est).fit(frame.loc[fewer, ["ward", "sex"]], y[fewer])
+
+
 def test_mixed_columns_through_a_pipeline() -> None:
     frame, y = mixed()
     prepare = make_column_transformer(
@@ -622,8 +631,8 @@ def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     space: dict = {}
     exec(compile(code, "docs/sklearn.md", "exec"), space)
     assert space["clf"].score(space["X_test"], space["y_test"]) > 0.9
-    groups = space["mixed"].groups
-    assert groups == [[1, 2, 3]]
+    wards = [f"onehotencoder__ward_{ward}" for ward in "abc"]
+    assert space["mixed"].groups == [wards]
 
 
 def test_masks_of_each_row_are_charged_for() -> None:
