@@ -214,7 +214,7 @@ class Inclusion:
             level: Of the interval.
             ax: Where to draw; a new figure if not given.
         """
-        pyplot = extras.require("matplotlib.pyplot", extra="demo", purpose="plots of inclusion")
+        pyplot = extras.require("matplotlib.pyplot", extra="sklearn", purpose="plots of inclusion")
         rows = self.table(level)[: _count(top)]
         if ax is None:
             _, ax = pyplot.subplots(figsize=(6, 0.8 + 0.26 * len(rows)), layout="constrained")
