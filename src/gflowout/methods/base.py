@@ -15,13 +15,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks, distributed, policy
+from gflowout import checks, distributed
 from gflowout.likelihoods import Likelihood
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
-
-Temper = Callable[[Tensor, slice], Tensor]
-"""Turns the logits of a policy, those of some units, into those that are drawn from."""
 
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
@@ -183,74 +180,6 @@ def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
     return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
 
 
-class Starts(nn.Module):
-    """Log-odds of the keep rates that masks start from, or have as their prior.
-
-    Args:
-        sites: In execution order; those with rates of their own have one number per unit.
-        keep: Keep rate of all other sites.
-
-    Examples:
-        >>> sites = [Site("fc", 2, 1, 2), Site("input", 2, 1, 2, keep=(0.5, 0.5))]
-        >>> starts = Starts(sites, 0.5)
-        >>> starts.at(0), starts.at(1)
-        (0.0, tensor([0., 0.]))
-    """
-
-    def __init__(self, sites: Sequence[Site], keep: float) -> None:
-        super().__init__()
-        self.common = policy.logit(keep)
-        for index, site in enumerate(sites):
-            own = None if site.keep is None else torch.tensor(list(map(policy.logit, site.keep)))
-            self.register_buffer(f"site{index}", own, persistent=False)
-
-    def at(self, site: int) -> float | Tensor:
-        """Of a site: one number, or one per unit, [units]."""
-        own: Tensor | None = getattr(self, f"site{site}")
-        return self.common if own is None else own
-
-
-class SiteNumbers(nn.Module):
-    """Learned numbers of all sites, one for the site or one per unit, as one parameter.
-
-    Args:
-        sites: In execution order.
-        start: What every number starts with; weight decay pulls back to it. A tensor has one
-            for every number.
-        per_unit: One number per unit instead of one per site.
-
-    Examples:
-        >>> numbers = SiteNumbers([Site("fc", units=3, axis=1, rank=2)], start=2.0, per_unit=True)
-        >>> [site.tolist() for site in numbers.split(numbers())]
-        [[2.0, 2.0, 2.0]]
-    """
-
-    units: Tensor
-    """Units that a number stands for, [numbers]."""
-    start: float | Tensor
-
-    def __init__(self, sites: Sequence[Site], start: float | Tensor, per_unit: bool) -> None:
-        super().__init__()
-        if isinstance(start, Tensor):
-            self.register_buffer("start", start, persistent=False)
-        else:
-            self.start = start
-        self.sizes = [site.units if per_unit else 1 for site in sites]
-        self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))
-        units = torch.tensor([site.units for site in sites])
-        units = torch.ones(sum(self.sizes)) if per_unit else units.float()
-        self.register_buffer("units", units, persistent=False)
-
-    def forward(self) -> Tensor:
-        """Return all numbers, [numbers]."""
-        # One parameter must do what a generator does with many; see policy.DIRECT_GAIN.
-        return self.start + policy.DIRECT_GAIN * self.moved
-
-    def split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Cut what was made of the numbers into the part of each site, [units or 1]."""
-        return torch.split(values, self.sizes)
-
-
 def full_masks(trajectory: Trajectory) -> list[Tensor]:
     """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
     examples = len(known(trajectory.log_likelihood))
@@ -298,112 +227,3 @@ def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
     if rescale == "kept":
         return mask * (mask.shape[-1] / mask.sum(-1, keepdim=True).clamp(min=1))
     return mask / keep if rescale == "inverse" else mask
-
-
-def check_sizes(options: Any) -> None:
-    """Check the options that methods with masks shared by several examples have."""
-    for name in ("group_size", "train_size"):
-        value = getattr(options, name)
-        if value is not None:
-            checks.integer(name, value, low=1)
-
-
-def _as_is(logits: Tensor, _: slice) -> Tensor:
-    return logits
-
-
-def check_policy(options: Any) -> None:
-    """Check the options that methods with a learned mask posterior share."""
-    checks.number("temperature", options.temperature, low=0, open_low=True)
-    checks.number("epsilon", options.epsilon, low=0, high=1)
-    checks.number("beta", options.beta, low=0)
-    checks.number("prior_keep", options.prior_keep, low=0, high=1, open_low=True, open_high=True)
-    checks.choice("rescale", options.rescale, ["none", "kept"])
-    checks.choice("log_z", options.log_z, ["learned", "batch"])
-    checks.integer("draws", options.draws, low=1)
-    checks.integer("blocks", options.blocks, low=1)
-    checks.choice("history", options.history, ["all", "summary"])
-    if not isinstance(options.hidden, tuple | list):
-        raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
-    for width in options.hidden:
-        checks.integer("hidden", width, low=1)
-
-
-def history_of(sites: Sequence[Site], options: Any) -> policy.MaskHistory | None:
-    """What keeps a summary of earlier masks, if the options ask for one."""
-    if options.history == "all":
-        return None
-    return policy.MaskHistory([site.units for site in sites], policy.SUMMARY)
-
-
-def history_sizes(sites: Sequence[Site], options: Any) -> list[int]:
-    """Size of what a generator sees of the earlier masks, per site."""
-    if options.history == "summary":
-        return [policy.SUMMARY if index else 0 for index in range(len(sites))]
-    return [sum(site.units for site in sites[:index]) for index in range(len(sites))]
-
-
-def seen_of_earlier(
-    history: policy.MaskHistory | None, name: str, trajectory: Trajectory, like: Tensor
-) -> Tensor:
-    """Return what a generator sees of the earlier masks: all of them, or their summary.
-
-    Args:
-        history: Keeps the summary; ``None`` for all masks.
-        name: Of the summary: posterior and prior each keep one, trained by their own loss.
-        trajectory: Of the pass.
-        like: Gives rows and dtype.
-    """
-    if history is None or not trajectory.masks:
-        return trajectory.earlier(like)
-    summary: Tensor = history(trajectory.masks, trajectory.summaries.get(name))
-    trajectory.summaries[name] = summary
-    return summary
-
-
-def choosing(
-    trajectory: Trajectory, site: int, rows: int, units: int, like: Tensor, temper: Temper = _as_is
-) -> policy.Choose:
-    """Return what chooses a site's mask, block by block: the given one, or a drawn one.
-
-    Args:
-        trajectory: Of the pass.
-        site: Index of the site.
-        rows: Masks per copy of the batch.
-        units: Units of the site.
-        like: Gives device and dtype of the random numbers.
-        temper: Turns the logits into those that are drawn from.
-    """
-    if trajectory.given is not None:
-        given = trajectory.given[site]
-        return lambda _, part: given[..., part]
-    uniform = trajectory.noise.uniform(rows, units, like)
-    return lambda logits, part: policy.draw(temper(logits.detach(), part), uniform[..., part])
-
-
-def exploring(
-    options: Any, start: float | Tensor, trajectory: Trajectory, rows: int, like: Tensor
-) -> Temper:
-    """Return what turns logits into those of the training policy; see :func:`policy.explore`.
-
-    Args:
-        options: With ``temperature`` and ``epsilon``.
-        start: Log-odds of the prior's keep rate, or of every unit's.
-        trajectory: Of the pass.
-        rows: Masks per copy of the batch.
-        like: Gives device and dtype of the random numbers.
-    """
-    random = random_rows(options.epsilon, trajectory, rows, like)
-
-    def temper(logits: Tensor, part: slice) -> Tensor:
-        centre = start[part] if isinstance(start, Tensor) else start
-        return policy.explore(logits, centre, options.temperature, random)
-
-    return temper
-
-
-def random_rows(epsilon: float, trajectory: Trajectory, rows: int, like: Tensor) -> Tensor | None:
-    """Choose the rows that take a random mask at one site: [copies * rows] of bool."""
-    if epsilon == 0:
-        return None
-    return trajectory.noise.uniform(rows, 1, like).squeeze(-1) < epsilon

@@ -18,19 +18,10 @@ from torch import Tensor
 
 from gflowout import objectives
 from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import (
-    Losses,
-    Method,
-    Options,
-    Score,
-    check_policy,
-    check_sizes,
-    full_masks,
-    scaled,
-    split_draws,
-)
+from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled, split_draws
 from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
+from gflowout.methods.learned import check_policy, check_sizes
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
 

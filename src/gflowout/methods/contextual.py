@@ -25,7 +25,8 @@ from torch.nn import functional as F
 
 from gflowout import checks, policy
 from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, Starts, full_masks, scaled
+from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled
+from gflowout.methods.numbers import Starts
 from gflowout.sites import Site
 from gflowout.trajectory import Noise, Trajectory, known
 

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from gflowout import checks
 from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, SiteNumbers, regularised_losses
+from gflowout.methods.base import Losses, Method, Options, Score, regularised_losses
+from gflowout.methods.numbers import SiteNumbers
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory
 

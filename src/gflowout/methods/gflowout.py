@@ -16,22 +16,16 @@ from torch import Tensor, nn
 
 from gflowout import checks, objectives, policy
 from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import (
-    Losses,
-    Method,
-    Options,
-    Score,
-    Starts,
+from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.methods.learned import (
     check_policy,
     choosing,
     exploring,
-    full_masks,
     history_of,
     history_sizes,
-    scaled,
     seen_of_earlier,
-    split_draws,
 )
+from gflowout.methods.numbers import Starts
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory, known
 

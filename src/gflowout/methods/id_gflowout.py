@@ -23,19 +23,21 @@ from gflowout.methods.base import (
     Method,
     Options,
     Score,
-    Starts,
+    examples_in_training,
+    full_masks,
+    scaled,
+    split_draws,
+)
+from gflowout.methods.learned import (
     check_policy,
     check_sizes,
     choosing,
-    examples_in_training,
     exploring,
-    full_masks,
     history_of,
     history_sizes,
-    scaled,
     seen_of_earlier,
-    split_draws,
 )
+from gflowout.methods.numbers import Starts
 from gflowout.sites import Site
 from gflowout.trajectory import Recorded, Trajectory, known
 

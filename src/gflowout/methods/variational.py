@@ -29,10 +29,10 @@ from gflowout.methods.base import (
     Method,
     Options,
     Score,
-    SiteNumbers,
     examples_in_training,
     regularised_losses,
 )
+from gflowout.methods.numbers import SiteNumbers
 from gflowout.sites import Site
 from gflowout.trajectory import Trajectory
 

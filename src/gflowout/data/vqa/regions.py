@@ -100,8 +100,8 @@ def read_regions(path: Path, features: int = FEATURES) -> Tensor:
         ) from error
     except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); get the file again") from error
-    # zipfile raises the last where a damaged header names a compression that does not exist.
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    # zipfile raises the last where a damaged header asks for an unknown compression or a password.
+    except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DataError(f"{path}: is damaged ({error}); get the file again") from error
     if found.ndim != 2 or features not in found.shape or found.dtype.kind not in "fiu":
         raise DataError(
