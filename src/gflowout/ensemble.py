@@ -19,12 +19,10 @@ from gflowout import checks
 from gflowout.finding import SiteNames
 from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Likelihood
+from gflowout.members import check_members, check_same_sites, wrapped
 from gflowout.methods import Losses
 from gflowout.model import MaskedModel, wrap
 from gflowout.predictive import Predictive
-
-_NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
-"""Arguments of a Gaussian that say how its noise is found, not what a label is."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,14 @@ class Ensemble(nn.Module):
         single = isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)
         if single or not isinstance(members, Iterable):
             raise TypeError(f"members must be a list of models, got {type(members).__name__}")
-        models = [
-            member if isinstance(member, MaskedModel) else _bare(index, member, likelihood, example)
-            for index, member in enumerate(members)
-        ]
-        _check(models)
+        models: list[MaskedModel] = []
+        for index, member in enumerate(members):
+            if isinstance(member, Ensemble):
+                raise TypeError(f"member {index} is an Ensemble: pass its members instead")
+            if not isinstance(member, MaskedModel):
+                member = wrapped(index, member, likelihood, example)
+            models.append(member)
+        check_members(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
         self.weights = _shares_of(weights, len(models))
@@ -214,7 +215,7 @@ class Ensemble(nn.Module):
             Samples, their mean and uncertainty scores.
         """
         if masks is not None or return_masks:
-            _check_same_sites(self.members)
+            check_same_sites(self.members)
         shares: Sequence[list[Tensor] | None] = [None] * len(self.members)
         if masks is not None:
             shares = self._shares(masks, samples)
@@ -260,7 +261,7 @@ class Ensemble(nn.Module):
             names: Of the units.
             **kwargs: As for :meth:`MaskedModel.inclusion`.
         """
-        _check_same_sites(self.members)
+        check_same_sites(self.members)
         found = [each.inclusion(*args, samples=samples, **kwargs) for each in self.members]
         masks = torch.cat([each.masks for each in found])
         return Inclusion(masks, torch.tensor(self.weights), names or found[0].names)
@@ -351,67 +352,6 @@ def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]
     if not 0 < total < math.inf:
         raise ValueError(f"weights must have a positive, finite sum, got {total}")
     return tuple(weight / total for weight in given)
-
-
-def _bare(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
-    if isinstance(member, Ensemble):
-        raise TypeError(f"member {index} is an Ensemble: pass its members instead")
-    if not isinstance(member, nn.Module):
-        raise TypeError(
-            f"member {index} must be a model from gfo.wrap or an nn.Module, got "
-            f"{type(member).__name__}"
-        )
-    if likelihood is None or example is None:
-        raise TypeError(
-            f"member {index} is a bare {type(member).__name__}: give likelihood= and example=, "
-            "or wrap it"
-        )
-    return wrap(member, "none", (), likelihood=copy.deepcopy(likelihood), example=example)
-
-
-def _check(models: Sequence[MaskedModel]) -> None:
-    """Raise unless models can be the members of one ensemble."""
-    if not models:
-        raise ValueError("members is empty: an ensemble needs at least one model")
-    owners: dict[int, int] = {}
-    for index, model in enumerate(models):
-        own, first = (_meaning(one.likelihood) for one in (model, models[0]))
-        if own != first:
-            raise ValueError(
-                f"members must have one likelihood, got {models[0].likelihood!r} for member 0 and "
-                f"{model.likelihood!r} for member {index}"
-            )
-        # Frozen parameters may be shared: nothing that one member learns reaches another.
-        learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
-        for name, part in {"": model, "backbone": model.backbone, **learned}.items():
-            owner = owners.setdefault(id(part), index)
-            if owner != index:
-                what = repr(name) if name in learned else "the same module"
-                raise ValueError(
-                    f"members {owner} and {index} share {what}: every member needs weights of its "
-                    "own; copy.deepcopy one of them, or build it anew"
-                )
-
-
-def _check_same_sites(models: Sequence[MaskedModel]) -> None:
-    for index, model in enumerate(models):
-        own, first = (_mask_sizes(one) for one in (model, models[0]))
-        if own != first:
-            raise ValueError(
-                "masks can be pooled only if all members have masks of one size at the same sites, "
-                f"but member 0 has {first} and member {index} has {own}; call each member's own "
-                "predict"
-            )
-
-
-def _mask_sizes(model: MaskedModel) -> dict[str, int]:
-    return {site.name: site.units * model.method.mask_parts for site in model.sites}
-
-
-def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
-    """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
-    config = likelihood.config()
-    return type(likelihood), {name: config[name] for name in config if name not in _NOISE}
 
 
 def _total(losses: Sequence[Losses]) -> EnsembleLosses:
