@@ -15,9 +15,12 @@ def blocks(name: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/gotchas.md", "docs/ensembles.md", "docs/training.md"]
-)
+PAGES = ("README.md", *(f"docs/{page}.md" for page in ("gotchas", "ensembles", "training")))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning")  # on loaders without workers
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's own
+@pytest.mark.parametrize("name", [*PAGES, "docs/lightning.md"])
 def test_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code = blocks(name)

@@ -634,7 +634,7 @@ def test_a_trainer_of_ones_own_can_test_and_predict() -> None:
         (tested,) = trainer.test(lit, datamodule=data, verbose=False)
         rows = DataLoader(TensorDataset(problem()[0][200:]), batch_size=40)
         predicted = trainer.predict(lit, rows)
-    pred = Predictive(predicted[0]["outputs"], model.likelihood)
+    pred = Predictive.join(predicted)
     nll = -pred.log_prob(problem()[1][200:]).mean()
     assert tested["test/nll"] == pytest.approx(float(nll), abs=1e-5)
 

@@ -65,6 +65,46 @@ class Predictive:
         sums = (self._per_output(self.likelihood.samples, part).sum(0) for part in parts)
         return reduce(torch.add, sums) / len(self.outputs)
 
+    def to(self, device: torch.device | str) -> Predictive:
+        """Return the prediction with its tensors on another device.
+
+        Args:
+            device: Where to.
+
+        Examples:
+            >>> from gflowout import Categorical
+            >>> Predictive(torch.zeros(20, 2, 4), Categorical(4)).to("cpu").outputs.device
+            device(type='cpu')
+        """
+        masks = None if self.masks is None else [mask.to(device) for mask in self.masks]
+        return Predictive(self.outputs.to(device), self.likelihood, masks)
+
+    @staticmethod
+    def join(parts: Sequence[Predictive]) -> Predictive:
+        """Return predictions for several batches as one, batch after batch.
+
+        Args:
+            parts: With the same number of samples each, of the same model.
+
+        Examples:
+            >>> from gflowout import Categorical
+            >>> batches = [Predictive(torch.zeros(20, rows, 4), Categorical(4)) for rows in (8, 3)]
+            >>> Predictive.join(batches)
+            Predictive(20 samples, mean [11, 4], Categorical(classes=4))
+        """
+        if not parts:
+            raise ValueError("parts must hold at least one prediction, got none")
+        counts = sorted({len(part.outputs) for part in parts})
+        if len(counts) > 1:
+            raise ValueError(
+                f"parts must have the same number of samples, got from {counts[0]} to {counts[-1]}"
+            )
+        known = [part.masks for part in parts if part.masks is not None]
+        masks = None
+        if len(known) == len(parts):
+            masks = [torch.cat(of_site, 1) for of_site in zip(*known, strict=True)]
+        return Predictive(torch.cat([p.outputs for p in parts], 1), parts[0].likelihood, masks)
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log of the average likelihood of labels, [batch]; its negative mean is the NLL.
 

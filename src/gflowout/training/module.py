@@ -166,15 +166,13 @@ class MaskedModule(lightning.LightningModule):
         """Log the test loss, over all ranks."""
         self._log_scores("test")
 
-    def predict_step(self, batch: Any, index: int) -> dict[str, Tensor]:
-        """Outputs, samples and mean of the prediction; labels in the batch are left out.
+    def predict_step(self, batch: Any, index: int) -> Predictive:
+        """The prediction for a batch; labels in it are left out.
 
-        A dictionary, because Lightning moves results to the CPU. ``Predictive(found["outputs"],
-        model.likelihood)`` has the scores.
+        ``Predictive.join`` makes one of those of all batches.
         """
         args, kwargs = inputs_of(batch, self.unpack)
-        pred = self._predict(args, kwargs, index)
-        return {"outputs": pred.outputs, "samples": pred.samples, "mean": pred.mean}
+        return self._predict(args, kwargs, index)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's own call: the backbone's output under one drawn mask."""
@@ -194,8 +192,8 @@ class MaskedModule(lightning.LightningModule):
         scores = pred.log_prob(y)
         self._sums[0] += len(scores)
         self._sums[1] -= scores.double().sum().cpu()
-        hits = _hits(pred.likelihood, pred.mean, y)
-        self._sums[2] += math.nan if hits is None else hits
+        right = hits(pred.likelihood, pred.mean, y)
+        self._sums[2] += math.nan if right is None else right
 
     def _log_scores(self, part: str) -> None:
         count, nll, hits = self._joint(self._sums, "sum")
@@ -308,7 +306,7 @@ class _InEpoch:
             yield block
 
 
-def _hits(likelihood: Any, mean: Tensor, y: Tensor) -> float | None:
+def hits(likelihood: Any, mean: Tensor, y: Tensor) -> float | None:
     """How many examples are classified right; ``None`` where there are no classes."""
     if isinstance(likelihood, Categorical) and mean.dim() == 2:
         return float((mean.argmax(-1) == y).sum())

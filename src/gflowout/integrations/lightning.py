@@ -1,0 +1,295 @@
+"""Masks for a LightningModule of your own, and predictions with uncertainty by its Trainer.
+
+:class:`MaskedMixin` goes before your class and changes three things: the training step, which
+learns the masks too; validation and test, which also score the average over masks; and
+``predict_step``, which returns a :class:`~gflowout.Predictive`. Optimisers, schedules, logging,
+data and checkpoints stay yours. For a network without a LightningModule, take
+:func:`gflowout.training.fit`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gflowout import checks
+from gflowout.extras import require
+
+require("lightning", extra="train", purpose="gflowout.integrations.lightning")
+
+import lightning  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gflowout.data import seeds  # noqa: E402
+from gflowout.finding import SiteNames  # noqa: E402
+from gflowout.likelihoods import Likelihood  # noqa: E402
+from gflowout.methods.base import Losses  # noqa: E402
+from gflowout.model import MaskedModel, wrap  # noqa: E402
+from gflowout.predictive import Predictive  # noqa: E402
+from gflowout.training.module import Unpack, hits, inputs_of, unpack  # noqa: E402
+
+__all__ = ["MaskedMixin"]
+
+
+@dataclass
+class _Masking:
+    """What :meth:`MaskedMixin.add_masks` was told."""
+
+    path: str
+    unpack: Unpack
+    samples: int
+    seed: int
+    generator_lr: float | None
+    log_z_lr: float | None
+
+
+class MaskedMixin(lightning.LightningModule):
+    """Gives a LightningModule masks: put it before your own class, and call :meth:`add_masks`.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> class Plain(lightning.LightningModule):  # yours, as it is
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        ...
+        ...     def training_step(self, batch, batch_idx):
+        ...         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        ...
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.Adam(self.parameters(), lr=1e-2)
+        >>> class Masked(MaskedMixin, Plain):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.add_masks(
+        ...             "net", "gflowout", ["1"], likelihood=gfo.Categorical(3),
+        ...             example=(torch.zeros(2, 4),),
+        ...         )
+        >>> Masked().predict_step(torch.zeros(5, 4), 0)
+        Predictive(20 samples, mean [5, 3], Categorical(classes=3))
+    """
+
+    _masking: _Masking | None = None
+
+    def add_masks(
+        self,
+        network: str,
+        method: str = "gflowout",
+        sites: SiteNames = None,
+        *,
+        likelihood: Likelihood,
+        example: Any,
+        samples: int = 20,
+        seed: int = 0,
+        generator_lr: float | None = None,
+        log_z_lr: float | None = None,
+        unpack: Unpack = unpack,
+        **options: Any,
+    ) -> MaskedModel:
+        """Wrap the network that an attribute holds; call it at the end of ``__init__``.
+
+        The attribute then holds the wrapped model, which is called as before. Its weights keep
+        their keys, so checkpoints of the plain module load, with ``strict=False``.
+
+        Args:
+            network: Name of the attribute, such as ``"net"`` or ``"model.encoder"``.
+            method: As for :func:`gflowout.wrap`.
+            sites: As for :func:`gflowout.wrap`; names within the network.
+            likelihood: As for :func:`gflowout.wrap`.
+            example: As for :func:`gflowout.wrap`: one call of the network.
+            samples: Masks drawn for every prediction and score.
+            seed: Of these draws. A prediction depends on it and on the number of its batch.
+            generator_lr: Learning rate of the mask generators; that of your own
+                ``configure_optimizers`` if not given.
+            log_z_lr: Learning rate of the estimate of log Z, likewise.
+            unpack: Takes a batch apart into positional arguments of the network, keyword arguments
+                and labels. Not needed for ``(input, ..., labels)`` and mappings with ``labels``.
+            **options: Options of the method, ``preset`` and ``validate``. A ``train_size`` that is
+                not given is taken from the training data when training starts.
+
+        Returns:
+            The wrapped model, also to be had as ``self.masked``.
+        """
+        if self._masking is not None:
+            raise ValueError(f"network {self._masking.path!r} of this module has masks already")
+        owner, name = _owner(self, network)
+        checks.integer("samples", samples, low=1)
+        checks.integer("seed", seed, low=0)
+        for key, rate in (("generator_lr", generator_lr), ("log_z_lr", log_z_lr)):
+            if rate is not None:
+                checks.number(key, rate, low=0)
+        model = wrap(
+            getattr(owner, name), method, sites, likelihood=likelihood, example=example, **options
+        )
+        setattr(owner, name, model)
+        self._masking = _Masking(network, unpack, samples, seed, generator_lr, log_z_lr)
+        return model
+
+    @property
+    def masked(self) -> MaskedModel:
+        """The wrapped model."""
+        model = self.get_submodule(self._told.path)
+        assert isinstance(model, MaskedModel)
+        return model
+
+    def on_train_start(self) -> None:
+        """Take the size of the training data for methods that weigh it against a prior."""
+        super().on_train_start()
+        loader: Any = self.trainer.train_dataloader
+        data: Any = getattr(loader, "dataset", None)
+        unknown = getattr(self.masked.method.options, "train_size", 0) is None
+        if unknown and hasattr(data, "__len__"):
+            self.masked.set_options(train_size=len(data))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """The method's loss for a batch, in place of your own step's.
+
+        For a term of your own, override it and add to what ``super().training_step`` returns.
+        """
+        if not self.automatic_optimization:
+            raise TypeError(
+                "this module optimises by hand (automatic_optimization is False): call "
+                "self.masked(x, y=labels) in a training_step of your own, and step on its `total`"
+            )
+        args, kwargs, y = self._told.unpack(batch)
+        losses = self.masked(*args, y=y, **kwargs)
+        self.log_losses(losses, len(y))
+        return losses.total
+
+    def log_losses(self, losses: Losses, batch_size: int) -> None:
+        """Log the parts of a training loss; override it for other names.
+
+        Args:
+            losses: Of a step.
+            batch_size: Examples in it.
+        """
+        parts = {"nll": losses.nll, "tb": losses.tb, "prior": losses.prior}
+        self.log_dict(
+            {f"train/{name}": value.detach() for name, value in parts.items()},
+            batch_size=batch_size,
+        )
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Your own step, if there is one; then ``valid/nll`` and ``valid/accuracy`` are logged.
+
+        These are of the average over drawn masks. In your own step the network runs under one mask.
+        """
+        return self._evaluate("valid", "validation_step", batch, batch_idx, dataloader_idx)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Your own step, if there is one; then ``test/nll`` and ``test/accuracy`` are logged."""
+        return self._evaluate("test", "test_step", batch, batch_idx, dataloader_idx)
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Predictive:
+        """The prediction for a batch, with or without labels in it.
+
+        ``Trainer.predict`` returns a list of them; :meth:`gflowout.Predictive.join` makes it one.
+        """
+        args, kwargs = inputs_of(batch, self._told.unpack)
+        return self._draw(args, kwargs, batch_idx, dataloader_idx)
+
+    def configure_optimizers(self) -> Any:
+        """Your own optimisers; the generators get learning rates of their own if you gave any."""
+        found: Any = super().configure_optimizers()
+        groups = self.masked.parameter_groups()
+        if found is not None:
+            self._check_covered(found, [p for group in groups for p in group["params"]])
+        asked = {"generator": self._told.generator_lr, "log_z": self._told.log_z_lr}
+        own = {name: rate for name, rate in asked.items() if rate is not None}
+        if own and not isinstance(found, torch.optim.Optimizer):
+            raise TypeError(
+                f"{next(iter(own))}_lr needs a configure_optimizers that returns one optimiser and "
+                f"no schedule, this one returns {type(found).__name__}: leave the argument out "
+                f"and give your optimiser self.{self._told.path}.parameter_groups(lr=..., "
+                "generator_lr=..., log_z_lr=...)"
+            )
+        for group in groups:
+            if group["name"] in own:
+                _move(found, group["params"], own[group["name"]], group["name"])
+        return found
+
+    @property
+    def _told(self) -> _Masking:
+        if self._masking is None:
+            raise ValueError(
+                f"{type(self).__name__} has no masks yet: call self.add_masks(...) in its __init__"
+            )
+        return self._masking
+
+    def _evaluate(self, part: str, step: str, batch: Any, index: int, loader: int) -> Any:
+        own = getattr(super(), step)
+        result = None
+        if getattr(own, "__func__", None) is not getattr(lightning.LightningModule, step):
+            takes_loader = "dataloader_idx" in inspect.signature(own).parameters
+            result = own(batch, index, loader) if takes_loader else own(batch, index)
+        args, kwargs, y = self._told.unpack(batch)
+        pred = self._draw(args, kwargs, index, loader)
+        scores = {f"{part}/nll": -pred.log_prob(y).mean()}
+        right = hits(pred.likelihood, pred.mean, y)
+        if right is not None:
+            scores[f"{part}/accuracy"] = torch.tensor(right / len(y))
+        self.log_dict(scores, on_epoch=True, batch_size=len(y), sync_dist=True)
+        return result
+
+    def _draw(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int, loader: int
+    ) -> Predictive:
+        told = self._told
+        rank = self.global_rank if self._trainer is not None else 0
+        generator = seeds.generator(told.seed, "predict", loader, index, rank)
+        if self.device.type != "cpu":
+            generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
+        return self.masked.predict(*args, samples=told.samples, generator=generator, **kwargs)
+
+    def _check_covered(self, found: Any, needed: Iterable[nn.Parameter]) -> None:
+        covered = {
+            id(parameter)
+            for optimiser in _optimisers(found)
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+        }
+        if any(id(parameter) not in covered for parameter in needed if parameter.requires_grad):
+            raise ValueError(
+                "configure_optimizers leaves out parameters of the masks: give it "
+                f"self.parameters(), self.{self._told.path}.parameters() or "
+                f"self.{self._told.path}.parameter_groups(lr=...)"
+            )
+
+
+def _owner(module: nn.Module, path: Any) -> tuple[nn.Module, str]:
+    """The module that holds the attribute at a path, and the attribute's name."""
+    if not isinstance(path, str):
+        raise TypeError(f"network must be the name of an attribute, got {path!r}")
+    before, _, name = path.rpartition(".")
+    names = [each for each, _ in module.named_modules() if each]
+    if path not in names:
+        shown = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+        raise ValueError(f"network must name a submodule, one of {shown or 'none'}, got {path!r}")
+    return module.get_submodule(before), name
+
+
+def _optimisers(found: Any) -> list[torch.optim.Optimizer]:
+    """All optimisers in what ``configure_optimizers`` may return."""
+    if isinstance(found, torch.optim.Optimizer):
+        return [found]
+    if isinstance(found, dict):
+        return _optimisers(found.get("optimizer"))
+    if isinstance(found, list | tuple):
+        return [optimiser for each in found for optimiser in _optimisers(each)]
+    return []
+
+
+def _move(
+    optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter], rate: float, name: str
+) -> None:
+    """Give parameters a group of their own, like the one they are in but for the rate."""
+    moved = {id(parameter) for parameter in parameters}
+    settings: dict[str, Any] = {}
+    for group in optimiser.param_groups:
+        if any(id(parameter) in moved for parameter in group["params"]):
+            settings = {key: value for key, value in group.items() if key != "params"}
+            group["params"] = [p for p in group["params"] if id(p) not in moved]
+    optimiser.add_param_group({**settings, "params": parameters, "lr": rate, "name": name})
