@@ -36,6 +36,7 @@ class CallSpec:
         random: Whether the backbone draws random numbers itself, even in eval mode.
         parts_at_first_site: Whether all that depends on the batch passes through the first site, so
             that one copy of the batch serves all draws up to there.
+        padding: Name of the argument that tells real positions from padding, if there is one.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -48,6 +49,7 @@ class CallSpec:
     footprint: int
     random: bool
     parts_at_first_site: bool = False
+    padding: str | None = None
 
     def __post_init__(self) -> None:
         """Check the types: a specification may come from a file."""
@@ -59,6 +61,8 @@ class CallSpec:
             raise TypeError(
                 "foldable, mutates, random and parts_at_first_site must be true or false"
             )
+        if not isinstance(self.padding, str | None):
+            raise TypeError(f"padding must be the name of an argument, got {self.padding!r}")
         if self.shapes.keys() != self.floating.keys():
             raise ValueError("shapes and floating must have the same paths")
         for shape in self.shapes.values():
@@ -98,6 +102,15 @@ class CallSpec:
             for path, tensor in named.items()
             if path not in self.batched
         )
+
+    def real_positions(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """Tell real positions from padding, [batch or 1, tokens] of bool; ``None`` if all count."""
+        if self.padding is None:
+            return None
+        given = named_tensors(backbone, args, kwargs).get(self.padding)
+        if given is None:
+            return None
+        return real_positions(self.padding, given, self.batch_size(backbone, args, kwargs))
 
     def check(self, args: Args, kwargs: Kwargs) -> None:
         """Raise if a call has no tensor, a NumPy array, or an empty batch."""
@@ -177,6 +190,32 @@ def logits_of(output: Any) -> Tensor:
             f"such a tensor as `logits`, got {type(output).__name__}{keys}"
         )
     return value
+
+
+def real_positions(name: str, given: Tensor, batch: int | None) -> Tensor:
+    """Check the argument that tells real positions from padding; return where it is not 0.
+
+    Args:
+        name: Of the argument.
+        given: Its value.
+        batch: Size of the batch, if known.
+
+    Examples:
+        >>> import torch
+        >>> real_positions("attention_mask", torch.tensor([[1, 1, 0]]), batch=1)
+        tensor([[ True,  True, False]])
+    """
+    if given.dim() != 2 or (batch is not None and len(given) not in (1, batch)):
+        raise ValueError(
+            f"argument {name!r}, which padding names, must have shape [{batch or 'batch'}, tokens] "
+            f"and not be 0 where a position is real, got {list(given.shape)}"
+        )
+    if given.is_floating_point() and bool((given < 0).any()):
+        raise ValueError(
+            f"argument {name!r}, which padding names, must be 0 for padding and 1 for real "
+            f"positions, got values down to {float(given.min()):g}: a mask that is added to scores?"
+        )
+    return given != 0
 
 
 def named_tensors(backbone: nn.Module, args: Args, kwargs: Kwargs) -> dict[str, Tensor]:

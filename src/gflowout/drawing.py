@@ -56,9 +56,11 @@ class Runner:
         self.spec = spec
         self.args = args
         self.kwargs = kwargs
+        self.real = spec.real_positions(backbone, args, kwargs)
 
     def run(self, draw: DrawMask, trajectory: Trajectory) -> Any:
         """Run the backbone under masks from ``draw`` and return its output as it comes."""
+        trajectory.real = self.real
         copies = trajectory.copies
         parting = copies > 1 and self.spec.parts_at_first_site
         entering = 1 if parting else copies

@@ -14,8 +14,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gflowout import tree
-from gflowout.calls import Args, CallSpec, Kwargs, first_size, logits_of, named_tensors
+from gflowout import checks, tree
+from gflowout.calls import (
+    Args,
+    CallSpec,
+    Kwargs,
+    first_size,
+    logits_of,
+    named_tensors,
+    real_positions,
+)
 from gflowout.sites import (
     DROPOUTS,
     INPUT,
@@ -42,9 +50,21 @@ def split_example(example: Any) -> tuple[Args, Kwargs]:
 
 
 def learn(
-    backbone: nn.Module, names: Mapping[str, Units], args: Args, kwargs: Kwargs
+    backbone: nn.Module,
+    names: Mapping[str, Units],
+    args: Args,
+    kwargs: Kwargs,
+    padding: str | None = None,
 ) -> tuple[list[Site], CallSpec, Tensor]:
-    """Run the example; return the sites in execution order, how to call, and the output."""
+    """Run the example; return the sites in execution order, how to call, and the output.
+
+    Args:
+        backbone: The module to call.
+        names: Sites, with what their units are.
+        args: Positional arguments of the example.
+        kwargs: Keyword arguments of the example.
+        padding: Name of the argument that tells real positions from padding.
+    """
     named = named_tensors(backbone, args, kwargs)
     if not named:
         kinds = ", ".join(type(value).__name__ for value in [*args, *kwargs.values()])
@@ -58,6 +78,8 @@ def learn(
                 f"example must hold a batch of real inputs, got {path!r} of shape "
                 f"{list(tensor.shape)}"
             )
+    if padding is not None:
+        checks.choice("padding", padding, named)
     pristine = tree.clone((args, kwargs))
     copied = named_tensors(backbone, *pristine)
     versions = {path: _version(tensor) for path, tensor in copied.items()}
@@ -85,6 +107,12 @@ def learn(
         _with_consumer(_site(name, shape, units, batch, backbone, doubled), shape, readers)
         for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
     ]
+    if padding is not None:
+        tokens = real_positions(padding, named[padding], batch).shape[1]
+        sites = [
+            site.with_tokens(shape, tokens)
+            for site, (_, shape, _) in zip(sites, trace.sites, strict=True)
+        ]
     spec = CallSpec(
         shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
         floating={path: tensor.is_floating_point() for path, tensor in named.items()},
@@ -99,6 +127,7 @@ def learn(
         and doubled is not None
         and not trace.random
         and _parts_at_first(backbone, sites[0], batched, doubled, args, kwargs),
+        padding=padding,
     )
     return sites, spec, trace.output
 

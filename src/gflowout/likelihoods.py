@@ -109,11 +109,14 @@ class Categorical(Likelihood):
         return _per_example(scores)
 
     def encode(self, target: Tensor) -> Tensor:
-        """One-hot labels, averaged over any further axes."""
+        """One-hot labels, averaged over any further axes, those to be ignored left out."""
         one_hot = F.one_hot(self._known(target), self.classes).float()
-        if self.ignore_index is not None:
-            one_hot = one_hot * (target != self.ignore_index).unsqueeze(-1)
-        return one_hot.reshape(len(target), -1, self.classes).mean(1)
+        if self.ignore_index is None:
+            return one_hot.reshape(len(target), -1, self.classes).mean(1)
+        counted = (target != self.ignore_index).unsqueeze(-1)
+        sums = (one_hot * counted).reshape(len(target), -1, self.classes).sum(1)
+        # A row without any label says nothing: zeros, however many positions it has.
+        return sums / counted.reshape(len(target), -1).sum(1, keepdim=True).clamp(min=1)
 
     def samples(self, output: Tensor) -> Tensor:
         """Class probabilities."""

@@ -21,6 +21,7 @@ from gflowout.drawing import Runner
 from gflowout.example import learn, split_example
 from gflowout.finding import SiteNames, find
 from gflowout.inclusion import Inclusion
+from gflowout.keys import PREFIX, inner, outer
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS, Method
 from gflowout.modes import evaluating
@@ -28,9 +29,6 @@ from gflowout.predictive import Predictive
 from gflowout.scoring import Scorer, check_mask_values, masks_of_draws, masks_of_pass
 from gflowout.sites import INPUT, Site
 from gflowout.trajectory import Noise, Trajectory
-
-PREFIX = "gflowout"
-"""Where a wrapped model's state_dict keeps what wrapping added."""
 
 RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_masks"})
 """Keywords that the wrapped model takes for itself."""
@@ -45,6 +43,7 @@ def wrap(
     *,
     likelihood: Likelihood,
     example: Any,
+    padding: str | None = None,
     preset: str | None = None,
     validate: bool = True,
     **options: Any,
@@ -62,6 +61,10 @@ def wrap(
             :class:`MultiLabel` or :class:`Gaussian`.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
             are enough; nothing is trained on them.
+        padding: Name of an argument of the backbone, [batch, tokens], that is not 0 (or True) where
+            a position is real, such as ``"attention_mask"``. Mask generators then see averages over
+            real positions, so that masks do not depend on how far a sentence was padded; see
+            :meth:`gflowout.sites.Site.pool`. A call without it counts every position.
         preset: ``"paper"`` for the paper's own values of the options; ``"features"``, with
             ``"id-gflowout"``, for those that find which inputs matter.
         validate: Check the values of labels, inputs and outputs in every pass. Costs a few
@@ -107,7 +110,7 @@ def wrap(
             f"{', '.join(sorted(RESERVED))}); give this argument of the backbone by position, or "
             "rename it"
         )
-    learned, spec, output = learn(backbone, names, args, kwargs)
+    learned, spec, output = learn(backbone, names, args, kwargs, padding)
     model = assemble(backbone, method, learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
     return model
@@ -440,13 +443,13 @@ class MaskedModel(nn.Module):
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
         state = super().state_dict(*args, **kwargs)
         for key in [key for key in state if key.startswith(prefix)]:
-            state[prefix + _outer(key[len(prefix) :])] = state.pop(key)
+            state[prefix + outer(key[len(prefix) :])] = state.pop(key)
         return state
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self._loading = prefix
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            state_dict[prefix + _inner(key[len(prefix) :])] = state_dict.pop(key)
+            state_dict[prefix + inner(key[len(prefix) :])] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -455,6 +458,7 @@ class MaskedModel(nn.Module):
         lines += [
             f"site {site.name!r}: {site.units} units on "
             + (f"axes {site.axes}" if len(site.axes) > 1 else f"axis {site.axis}")
+            + ("" if site.tokens is None else f", real tokens on axis {site.tokens}")
             for site in self.sites
         ]
         return "\n".join(lines)
@@ -481,15 +485,5 @@ def _rename_incompatible(model: MaskedModel, incompatible: _IncompatibleKeys) ->
     prefix = model._loading
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
         keys[:] = [
-            prefix + _outer(key[len(prefix) :]) if key.startswith(prefix) else key for key in keys
+            prefix + outer(key[len(prefix) :]) if key.startswith(prefix) else key for key in keys
         ]
-
-
-def _outer(key: str) -> str:
-    head, _, rest = key.partition(".")
-    return rest if head == "backbone" else f"{PREFIX}.{key}"
-
-
-def _inner(key: str) -> str:
-    head, _, rest = key.partition(".")
-    return rest if head == PREFIX else f"backbone.{key}"

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from torch import Tensor, nn
 from gflowout import checks
 from gflowout.calls import CallSpec
 from gflowout.ensemble import Ensemble
+from gflowout.keys import PREFIX
 from gflowout.likelihoods import LIKELIHOODS, Likelihood
 from gflowout.methods import METHODS, Method
-from gflowout.model import PREFIX, MaskedModel, assemble
+from gflowout.model import MaskedModel, assemble
 from gflowout.sites import INPUT, Site, input_size
 from gflowout.units import ALWAYS, Layout
 
@@ -37,13 +39,21 @@ FORMAT = 1
 
 _KEY = "gflowout"
 
+_OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
+"""Tensors that wrapping added."""
 
-def save(model: MaskedModel | Ensemble, path: str | os.PathLike[str]) -> None:
+
+def save(
+    model: MaskedModel | Ensemble, path: str | os.PathLike[str], *, backbone: bool = True
+) -> None:
     """Write a model or an ensemble to one file: weights, method, options, sites and likelihood.
 
     Args:
         model: From :func:`gflowout.wrap`, or a :class:`gflowout.Ensemble` of such.
         path: Where to; replaced if it exists, and only once the new file is complete.
+        backbone: Whether the file has the backbone's weights. Without them it is small, and
+            :func:`load` takes those that the backbone it is given has: for backbones that
+            are kept elsewhere, in a format of their own.
 
     Examples:
         >>> import tempfile
@@ -67,7 +77,10 @@ def save(model: MaskedModel | Ensemble, path: str | os.PathLike[str]) -> None:
         raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to save into")
     if target.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    checks.boolean("backbone", backbone)
     tensors = _tensors(model)
+    if not backbone:
+        tensors = {key: value for key, value in tensors.items() if _OURS.match(key)}
     described = (
         _config(model)
         if isinstance(model, MaskedModel)
@@ -76,6 +89,8 @@ def save(model: MaskedModel | Ensemble, path: str | os.PathLike[str]) -> None:
             "weights": list(model.weights),
         }
     )
+    if not backbone:
+        described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
@@ -106,7 +121,8 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
 
     Args:
         path: A file written by :func:`save`.
-        backbone: A module of the same architecture as the one that was saved; for an ensemble a
+        backbone: With ``save(..., backbone=False)``, the module that was saved, with its weights;
+            else a module of the same architecture as the one that was saved; for an ensemble a
             list of these, one per member, or a function that builds one.
 
     Returns:
@@ -149,7 +165,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(path)!r} has a damaged configuration: {error}") from error
     for model, one in zip(models, saved, strict=True):  # from here on, nothing is left to refuse
-        model.load_state_dict(one.tensors)
+        model.load_state_dict(one.tensors, strict=one.whole)
     return result
 
 
@@ -197,11 +213,13 @@ class _Saved:
         where: What errors call it.
         config: Its configuration.
         tensors: Its state.
+        whole: Whether that has the backbone's.
     """
 
     where: str
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    whole: bool = True
 
 
 def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
@@ -221,12 +239,15 @@ def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
+    whole = config.get("backbone", True)
+    if not isinstance(whole, bool):
+        raise ValueError(f"{where} has a damaged configuration: backbone is {whole!r}")
     if "members" not in config:
-        return [_Saved(where, config, tensors)], None
+        return [_Saved(where, config, tensors, whole)], None
     members = config["members"]
     if not isinstance(members, list) or not members:
         raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
-    saved = [_Saved(f"member {at} of {where}", one, {}) for at, one in enumerate(members)]
+    saved = [_Saved(f"member {at} of {where}", one, {}, whole) for at, one in enumerate(members)]
     owners = {f"members.{at}.": one for at, one in enumerate(saved)}
     for key, tensor in tensors.items():
         prefix = ".".join(key.split(".", 2)[:2]) + "."
@@ -281,13 +302,13 @@ def _parts(where: str, config: dict[str, Any]) -> _Parts:
 
 def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
     """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
-    where, config, tensors = saved.where, saved.config, saved.tensors
+    where, config = saved.where, saved.config
     with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
         parts = _parts(where, config)
         method = parts.method(parts.sites, parts.likelihood, parts.options)
         added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
     _check_backbone(where, backbone, parts.sites)
-    _compare(where, tensors, backbone, added)
+    _compare(saved, backbone, added)
     parts = _parts(where, config)
     with torch.random.fork_rng(devices=[]):
         return assemble(
@@ -359,6 +380,11 @@ def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("site axis and batch_axis must differ")
     if site.get("rate") is not None:
         checks.number("site rate", site["rate"], low=0, high=1)
+    tokens = site.get("tokens")
+    if tokens is not None:
+        checks.integer("site tokens", tokens, low=0)
+        if tokens >= site["rank"] or tokens in (site["axis"], site["batch_axis"]):
+            raise ValueError(f"site tokens must be an axis of their own, got {tokens}")
     if not isinstance(site["name"], str):
         raise TypeError(f"site name must be a string, got {site['name']!r}")
     if not isinstance(site.get("consumer"), str | None):
@@ -366,14 +392,10 @@ def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
     return site
 
 
-def _compare(
-    where: str,
-    tensors: dict[str, Tensor],
-    backbone: nn.Module,
-    added: dict[str, dict[str, Tensor]],
-) -> None:
+def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
     """Raise unless the file has exactly the model's tensors, before any is copied."""
-    expected = dict(backbone.state_dict())
+    where, tensors = saved.where, saved.tensors
+    expected = dict(backbone.state_dict()) if saved.whole else {}
     for part, state in added.items():
         expected |= {f"{PREFIX}.{part}.{key}": value for key, value in state.items()}
     name = type(backbone).__name__

@@ -9,6 +9,7 @@ from.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gflowout import tree
 from gflowout.modes import held
+from gflowout.pooling import mean_of_real
 from gflowout.products import SharedProduct
 from gflowout.units import Layout
 
@@ -54,6 +56,7 @@ class Site:
         consumer: Name of the linear or convolutional layer that reads the units, if one was seen.
         layout: Which unit every element belongs to; ``None`` for one unit per place on ``axis``.
         keep: Keep rate of every unit before training, if the user gave any.
+        tokens: Axis of the positions that may be padding, if there is one; see :meth:`pool`.
 
     Examples:
         >>> Site("conv1", units=8, axis=1, rank=4).spread(torch.ones(5, 8)).shape
@@ -69,6 +72,7 @@ class Site:
     consumer: str | None = None
     layout: Layout | None = None
     keep: tuple[float, ...] | None = None
+    tokens: int | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -80,17 +84,60 @@ class Site:
         """Sizes on these axes."""
         return (self.units,) if self.layout is None else self.layout.shape
 
-    def pool(self, activation: Tensor) -> Tensor:
-        """Average an activation over all that a unit stands for: [batch, units]."""
-        others = [
-            axis for axis in range(self.rank) if axis != self.batch_axis and axis not in self.axes
-        ]
-        pooled = activation.mean(others) if others else activation
+    def pool(self, activation: Tensor, real: Tensor | None = None) -> Tensor:
+        """Average an activation over all that a unit stands for: [batch, units].
+
+        Padding is left out where ``tokens`` is known: at sites that in the example call had, beside
+        batch and units, one axis, of as many positions as the padding. All other sites are averaged
+        over everything, since what they have there is something else: regions of a picture,
+        or nothing. A site that had the axis and comes with another number of positions is an error:
+        averaging over all of them would let masks depend on padding again, unseen.
+
+        Args:
+            activation: Any number of copies of the batch, one after the other.
+            real: Which positions are no padding, [batch or 1, tokens] of bool. The average
+                of a row without any is 0.
+
+        Examples:
+            >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
+            >>> h = torch.tensor([[[1.0], [3.0], [8.0]]])
+            >>> site.pool(h, torch.tensor([[True, True, False]]))
+            tensor([[2.]])
+        """
+        others = self._others
+        if real is not None and self.tokens is not None:
+            if activation.shape[self.tokens] != real.shape[1]:
+                raise ValueError(
+                    f"site {self.name!r} gives shape {list(activation.shape)}: axis {self.tokens} "
+                    f"must have the {real.shape[1]} positions of the padding, as in `example`"
+                )
+            pooled = mean_of_real(activation, real, self.batch_axis, self.tokens)
+        else:
+            pooled = activation.mean(others) if others else activation
         if self.layout is None:
             return pooled
         if self.batch_axis > self.axis:  # the batch comes first
             pooled = pooled.movedim(self.batch_axis, 0)
         return self.layout.narrow(pooled.flatten(1))
+
+    @property
+    def _others(self) -> list[int]:
+        """Axes of neither batch nor units."""
+        return [
+            axis for axis in range(self.rank) if axis != self.batch_axis and axis not in self.axes
+        ]
+
+    def with_tokens(self, shape: Sequence[int], tokens: int) -> Site:
+        """This site, with its axis of positions if an example of it has one.
+
+        Args:
+            shape: Of the activation in the example.
+            tokens: Positions of the example.
+        """
+        others = self._others
+        if len(others) != 1 or shape[others[0]] != tokens:
+            return self
+        return dataclasses.replace(self, tokens=others[0])
 
     def spread(self, mask: Tensor) -> Tensor:
         """View a mask, [batch or 1, elements], so that it broadcasts against the activation."""

@@ -145,6 +145,8 @@ class Trajectory:
         log_z: Estimate of the log evidence, [rows].
         log_likelihood: log p(y | x, z), [batch], once the pass is over.
         batch: Examples in one copy of the batch, known from the first site on.
+        real: Which positions are no padding, [batch or 1, tokens] of bool, in one copy of the
+            batch; ``None`` if all count.
         context: What else the mask generators see, [rows, size].
         summaries: Running summaries of the masks so far, by the name of who keeps them.
         shared: Masks shared by several examples, for methods that multiply them with these.
@@ -160,6 +162,7 @@ class Trajectory:
     log_z: Tensor | None = None
     log_likelihood: Tensor | None = None
     batch: int = 0
+    real: Tensor | None = None
     context: Tensor | None = None
     summaries: dict[str, Tensor] = field(default_factory=dict)
     shared: Trajectory | None = None
@@ -244,6 +247,7 @@ def merge(parts: Sequence[Trajectory]) -> Trajectory:
         log_z=join([part.log_z for part in parts]),
         log_likelihood=join([part.log_likelihood for part in parts]),
         batch=parts[0].batch,
+        real=parts[0].real,
         context=join([part.context for part in parts]),
         shared=merge([part.shared for part in parts if part.shared]) if parts[0].shared else None,
     )

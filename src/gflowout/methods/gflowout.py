@@ -189,7 +189,7 @@ class GFlowOut(Method):
         self, site: int, activation: Tensor, trajectory: Trajectory
     ) -> tuple[Tensor, Tensor]:
         dtype = policy.like(self.prior).dtype
-        pooled = self.sites[site].pool(activation.detach()).to(dtype)
+        pooled = self.sites[site].pool(activation.detach(), trajectory.real).to(dtype)
         context = trajectory.context
         if context is None:
             context = pooled.new_zeros(len(pooled), 0)
