@@ -1,12 +1,12 @@
-"""What classifier and regressor have in common: parameters, fitting, drawing, selecting.
+"""What classifier and regressor have in common: parameters, fitting, drawing.
 
 Parameters are stored as given and checked in ``fit``, as scikit-learn has it. How a network is
-trained is in :mod:`.chains`, with what values in :mod:`.recipes`.
+trained is in :mod:`.chains`, with what values in :mod:`.recipes`, and what is read off masked
+inputs in :mod:`.selecting`.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -15,35 +15,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
-    _check_feature_names_in,
     check_is_fitted,
     validate_data,
 )
 
 from gflowout import checks
-from gflowout.inclusion import Inclusion
 from gflowout.integrations import tabular
 from gflowout.integrations.chains import Chain, Plan, pooled, train, weigh
-from gflowout.integrations.features import input_masks, units_of
+from gflowout.integrations.features import units_of
 from gflowout.integrations.progress import progress
 from gflowout.integrations.recipes import (
-    BLIND,
     FEATURES,
     HIDDEN,
     HIDDEN_KEEP,
-    INCLUSION_CELLS,
-    INCLUSION_ROWS,
-    INCLUSION_SAMPLES,
     ROWS,
     VALID_ROWS,
     VALID_SAMPLES,
     Recipe,
     chain_options,
 )
+from gflowout.integrations.selecting import Selecting
 from gflowout.integrations.tabular import Floats, Scale, Table
 from gflowout.likelihoods import Likelihood
 from gflowout.methods import METHODS
@@ -53,12 +46,6 @@ from gflowout.training.options import FitOptions
 from gflowout.units import Units
 
 AUTO = "auto"
-
-
-def _masks_inputs(estimator: Any) -> bool:
-    if estimator.mask_inputs:
-        return True
-    raise AttributeError(f"{type(estimator).__name__} selects features with mask_inputs=True only")
 
 
 def _check_device(name: Any) -> None:
@@ -74,11 +61,10 @@ def _check_device(name: Any) -> None:
         )
 
 
-class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators."""
 
     _classes: bool
-    inclusion_: Inclusion
 
     def __init__(
         self,
@@ -129,12 +115,6 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if not self.mask_inputs:
-            tags.transformer_tags = None
-        return tags
-
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
         """Everything that the drawn networks say, as :class:`gflowout.Predictive`.
 
@@ -149,52 +129,6 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, X, dtype=np.float64, reset=False)
         samples = self._recipe().samples
         return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
-
-    def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
-        """How probable it is that each feature is used, row by row.
-
-        Rows differ for methods whose masks depend on them: ``"gflowout"``, ``"contextual"`` and
-        ``"combined"``.
-
-        Args:
-            X: [rows, features].
-            samples: Draws per chain.
-
-        Returns:
-            [rows, features].
-        """
-        check_is_fitted(self, "inclusion_")
-        x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
-        found = np.zeros(x.shape)
-        for start in range(0, len(x), 256):
-            part = slice(start, start + 256)
-            masks = self._input_masks(x[part], checks.integer("samples", samples, low=1))
-            for weight, mask in zip(self.chain_weights_, masks, strict=True):
-                found[part] += weight * mask.double().mean(0).numpy()
-        return found
-
-    def get_support(self, indices: bool = False, threshold: float | None = None) -> NDArray[Any]:
-        """Features that are probably needed.
-
-        Args:
-            indices: Return their numbers instead of a mask.
-            threshold: Least inclusion probability; that of the estimator if ``None``.
-        """
-        check_is_fitted(self, "inclusion_")
-        least = self.threshold if threshold is None else threshold
-        support: NDArray[Any] = self.inclusion_.support(least).numpy()
-        return np.nonzero(support)[0] if indices else support
-
-    @property
-    def feature_importances_(self) -> Floats:
-        """Inclusion probability of every feature, for scikit-learn's tools."""
-        _masks_inputs(self)
-        check_is_fitted(self, "inclusion_")
-        importances: Floats = self.inclusion_.mean.numpy()
-        return importances
-
-    def _get_support_mask(self) -> NDArray[Any]:
-        return self.get_support()
 
     def _fit(
         self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
@@ -361,41 +295,3 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _names(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else list(names)
-
-    def _inclusion(self, table: Table) -> Inclusion:
-        """Masks that the chains draw, for some of the training rows where these matter."""
-        chains = [one.model for one in self.chains_]
-        share = max(100, INCLUSION_SAMPLES // len(chains))
-        count = 1
-        if any(one._shared_masks(1, torch.Generator().manual_seed(0)) is None for one in chains):
-            least, most = INCLUSION_ROWS
-            count = INCLUSION_CELLS // (len(chains) * share * table.x.shape[1])
-            count = min(max(count, least), most, len(table))
-        rows = table.x[np.linspace(0, len(table) - 1, count).round().astype(int)]
-        masks = torch.stack(self._input_masks(rows, share))
-        if bool((masks == masks[:, :, :1]).all()):  # drawn for each row, but by nothing of it
-            masks = masks[:, :, :1].clone()
-        names = _check_feature_names_in(self)
-        return Inclusion(masks, torch.from_numpy(self.chain_weights_), [str(one) for one in names])
-
-    def _warn_blind(self, method: str) -> None:
-        if method in BLIND and not (method == "concrete" and (self.options or {}).get("per_unit")):
-            more = ", or options={'per_unit': True}" if method == "concrete" else ""
-            warnings.warn(
-                f"masks of method {method!r} learn nothing about single features: inclusion_ says "
-                f"nothing about which are needed. Take method='auto'{more}.",
-                UserWarning,
-                stacklevel=4,
-            )
-
-    def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
-        seeds = [self._seed + number for number in range(len(self.chains_))]
-        return input_masks(self.chains_, x, samples, seeds)
-
-
-_SELECTING = ("transform", "inverse_transform", "fit_transform", "get_feature_names_out",
-              "set_output", "get_support", "inclusion")  # fmt: skip
-
-# After the class: what scikit-learn wraps inside one loses its condition.
-for _name in _SELECTING:
-    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
