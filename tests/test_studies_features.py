@@ -337,7 +337,7 @@ def test_smoke_end_to_end(tmp_path: Path) -> None:
             assert metrics["inclusion/values"] == sorted(metrics["inclusion/values"], reverse=True)
             assert metrics["single/nll"] > 0
     found = made.section(records)
-    assert {claim.verdict for claim in found.claims} == {"not testable here"}
+    assert {claim.verdict for claim in found.claims} == {"open"}
     shown = build.build(tmp_path)
     text = markdown.document(shown)
     assert "(not in the paper)" in text

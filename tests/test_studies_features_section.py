@@ -46,17 +46,17 @@ def test_section_of_hand_made_records() -> None:
 
 def test_claims_follow_the_stated_rules() -> None:
     verdicts = [claim.verdict for claim in claims(_records(), ["independent"])]
-    assert verdicts == ["reproduced"] * 3
+    assert verdicts == ["holds"] * 3
     level = claims(_records(gain=-0.01), ["independent"])
-    assert level[0].verdict == "not reproduced"
+    assert level[0].verdict == "does not hold"
     assert "Gradient boosting" in level[0].why
     near = claims(_records(gain=0.04, noise=0.1), ["independent"])
-    assert near[0].verdict == "not testable here"
+    assert near[0].verdict == "open"
     missed = claims(_records(area=0.9, false=1), ["independent"])
-    assert [claim.verdict for claim in missed[1:]] == ["not reproduced"] * 2
+    assert [claim.verdict for claim in missed[1:]] == ["does not hold"] * 2
     assert "5 of 30" in missed[2].why
     few = [record for record in _records() if record["seed"] < 4]
-    assert {claim.verdict for claim in claims(few, ["independent"])} == {"not testable here"}
+    assert {claim.verdict for claim in claims(few, ["independent"])} == {"open"}
 
 
 def test_the_strict_reading_of_copies_is_told() -> None:
@@ -65,7 +65,7 @@ def test_the_strict_reading_of_copies_is_told() -> None:
         if record["method"] == "id-gflowout":
             record["metrics"] = {**record["metrics"], "inclusion/strict": 0.4}
     last = claims(records, ["copies"])[2]
-    assert last.verdict == "reproduced"
+    assert last.verdict == "holds"
     assert "were every copy false, the share would be 40%" in last.why
     table = next(
         each
@@ -82,7 +82,7 @@ def _known(record: dict) -> bool:
 def test_an_arm_that_is_missing_leaves_the_claim_open() -> None:
     part = [record for record in _records() if record["method"] != "forest"]
     first = claims(part, ["independent"])[0]
-    assert first.verdict == "not testable here"
+    assert first.verdict == "open"
     assert "Random forest" in first.why
 
 
@@ -105,7 +105,7 @@ def test_sections_of_parts_of_a_study() -> None:
     ):
         found = section(kept)
         assert found.findings
-        assert {claim.verdict for claim in found.claims} <= {"not testable here"}
+        assert {claim.verdict for claim in found.claims} <= {"open"}
         for block in found.blocks:
             if isinstance(block, Table):
                 tables.check(block)

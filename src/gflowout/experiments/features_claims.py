@@ -20,7 +20,7 @@ SEEDS = 5
 AREA = 0.95
 FALSE = 0.1
 
-_OPEN: Verdict = "not testable here"
+_OPEN: Verdict = "open"
 
 
 def claims(records: Sequence[Record], names: Sequence[str]) -> list[Claim]:
@@ -60,11 +60,11 @@ def _below(records: Sequence[Record], data: str) -> Claim:
     if all(each.verdict == "better" for each in found.values()):
         weak = [ARMS[arm].title for arm, each in found.items() if each.firm != "better"]
         also = f" After Holm's correction not for {', '.join(weak)}." if weak else ""
-        return Claim(text, "reproduced", why + also)
+        return Claim(text, "holds", why + also)
     behind = [arm for arm, each in found.items() if each.verdict != "better"]
     names = ", ".join(f"{ARMS[arm].title} ({_gap(found[arm])})" for arm in behind)
     if any(found[arm].difference >= 0 for arm in behind):
-        return Claim(text, "not reproduced", f"Not below {names}. {why}")
+        return Claim(text, "does not hold", f"Not below {names}. {why}")
     return Claim(text, _OPEN, f"Lower, but within the interval, for {names}. {why}")
 
 
@@ -76,7 +76,7 @@ def _area(records: Sequence[Record], data: str) -> Claim:
         return Claim(text, _OPEN, f"Only {len(values)} seeds, {SEEDS} are the least.")
     mean = sum(values) / len(values)
     why = f"{mean:.3f} over {len(values)} seeds, from {min(values):.3f} to {max(values):.3f}."
-    return Claim(text, "reproduced" if mean >= AREA else "not reproduced", why)
+    return Claim(text, "holds" if mean >= AREA else "does not hold", why)
 
 
 def _false(records: Sequence[Record], data: str) -> Claim:
@@ -100,7 +100,7 @@ def _false(records: Sequence[Record], data: str) -> Claim:
             " A copy counts as right where its original matters; were every copy false, the share "
             f"would be {wrong / max(1.0, sum(found.values())):.0%}."
         )
-    return Claim(text, "reproduced" if share <= FALSE else "not reproduced", why)
+    return Claim(text, "holds" if share <= FALSE else "does not hold", why)
 
 
 def help_or_not(records: Sequence[Record], names: Sequence[str]) -> list[str]:

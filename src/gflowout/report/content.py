@@ -169,12 +169,17 @@ class Text:
     title: str = ""
 
 
-Verdict = Literal["reproduced", "not reproduced", "not testable here"]
+Verdict = Literal[
+    "reproduced", "not reproduced", "not testable here", "holds", "does not hold", "open"
+]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says, and what became of it here."""
+    """Something that the paper says, or that we do, and what became of it here.
+
+    Verdicts on the paper's claims say "reproduced", those on our own "holds".
+    """
 
     claim: str
     verdict: Verdict
