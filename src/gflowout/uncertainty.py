@@ -17,7 +17,7 @@ from gflowout import checks
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
-    r"""Entropy of the average distribution, :math:`H[\frac1S \sum_s p_s]`: total uncertainty.
+    """Entropy of the average distribution, ``H[mean of p_s]``: total uncertainty.
 
     Args:
         probabilities: [samples, ..., classes].
@@ -33,7 +33,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def expected_entropy(probabilities: Tensor) -> Tensor:
-    r"""Average entropy of the distributions, :math:`\frac1S \sum_s H[p_s]`: noise in the data.
+    """Average entropy of the distributions, ``mean of H[p_s]``: noise in the data.
 
     Args:
         probabilities: [samples, ..., classes].
@@ -98,7 +98,7 @@ def max_probability(probabilities: Tensor) -> Tensor:
 
 
 def dempster_shafer(logits: Tensor, combine: Literal["logits", "draws"] = "logits") -> Tensor:
-    r"""Dempster-Shafer uncertainty (Sensoy et al. 2018): :math:`K / (K + \sum_k e^{l_k})`.
+    """Dempster-Shafer uncertainty (Sensoy et al. 2018): ``K / (K + sum of exp(l_k))``.
 
     Args:
         logits: [samples, ..., classes].

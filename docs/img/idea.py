@@ -1,0 +1,140 @@
+"""Draws the picture of docs/idea.md: ``python docs/img/idea.py`` writes idea.svg beside itself.
+
+A network of five hidden units has 32 masks, few enough to weigh each one exactly. The learned
+posterior is compared with that, and each mask is drawn as the function that it leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gflowout as gfo
+
+UNITS, ROWS = 5, 14
+INK, PAPER, BLUE, ORANGE, PALE = "#1b1b1b", "#fcfcfa", "#2166ac", "#d95f02", "#c8ccd2"
+
+
+def data() -> tuple[Tensor, Tensor]:
+    """A few points on both sides of a gap."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.cat([torch.linspace(-2, -0.6, ROWS // 2), torch.linspace(0.9, 2, ROWS // 2)])
+    y = torch.sin(1.6 * x) + 0.15 * torch.randn(ROWS, generator=generator)
+    return x.unsqueeze(-1), y.unsqueeze(-1)
+
+
+def trained(x: Tensor, y: Tensor) -> gfo.MaskedModel:
+    """Network and posterior together, then the posterior alone."""
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Linear(1, UNITS), nn.Tanh(), nn.Linear(UNITS, 1))
+    model = gfo.wrap(
+        net,
+        "id-gflowout",
+        ["1"],
+        likelihood=gfo.Gaussian(1, noise=0.4, learn_noise=False),
+        example=(x[:2],),
+        train_size=ROWS,
+        blocks=UNITS,
+        draws=16,
+    )
+    for lr, steps in ((1e-2, 600), (0.0, 900)):
+        optimizer = torch.optim.Adam(model.parameter_groups(lr=lr, generator_lr=1e-2))
+        for _ in range(steps):
+            losses = model(x, y=y)
+            optimizer.zero_grad()
+            losses.total.backward()
+            optimizer.step()
+    return model
+
+
+def exact(model: gfo.MaskedModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """All masks, [32, 5], and how well each explains the data, as a probability."""
+    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=UNITS)))
+    pred = model.predict(x, masks=[masks.unsqueeze(1)])
+    scores = torch.stack([model.likelihood.log_prob(out[:, :1], y).sum() for out in pred.outputs])
+    return masks, scores.softmax(0)  # the prior weighs all masks alike
+
+
+def main() -> None:
+    """Train, weigh, draw."""
+    x, y = data()
+    model = trained(x, y)
+    with torch.no_grad():
+        masks, weights = exact(model, x, y)
+        drawn = model.predict(x[:1], samples=4000, return_masks=True).masks[0][:, 0]
+    places = (2 ** torch.arange(UNITS - 1, -1, -1.0)) @ drawn.T
+    shares = torch.bincount(places.long(), minlength=2**UNITS) / len(drawn)
+    order = weights.argsort(descending=True)
+    print("total variation", 0.5 * (weights - shares).abs().sum().item())
+    plt.rcParams.update({"font.size": 10, "svg.fonttype": "path", "axes.edgecolor": INK})
+    figure, axes = plt.subplots(
+        1, 3, figsize=(11, 3.7), width_ratios=(1, 1.25, 1.35), facecolor=PAPER, layout="constrained"
+    )
+    networks(axes[0], masks[order[:3]])
+    bars(axes[1], weights[order], shares[order], masks[order])
+    functions(axes[2], model, masks[order], weights[order], x, y)
+    figure.savefig(Path(__file__).with_suffix(".svg"), facecolor=PAPER, metadata={"Date": None})
+
+
+def networks(axes: plt.Axes, masks: Tensor) -> None:
+    """Three masks of the same network."""
+    for row, mask in enumerate(masks):
+        base = -1.55 * row
+        ends = ((0, base), (2, base))
+        for unit, kept in enumerate(mask):
+            at = (1, base + 0.26 * (2 - unit))
+            colour, width = (BLUE, 1.2) if kept else (PALE, 0.6)
+            for end in ends:
+                axes.plot(*zip(end, at, strict=True), color=colour, linewidth=width, zorder=1)
+            axes.scatter(*at, s=75, color=BLUE if kept else PAPER, edgecolor=colour, zorder=2)
+        axes.scatter(*zip(*ends, strict=True), s=75, color=INK, zorder=2)
+        axes.text(-0.2, base, "x", ha="right", va="center")
+        axes.text(2.2, base, "y", ha="left", va="center")
+    axes.set(title="1  A mask switches units off:\none network holds 32", xlim=(-0.5, 2.5))
+    axes.axis("off")
+
+
+def bars(axes: plt.Axes, weights: Tensor, shares: Tensor, masks: Tensor) -> None:
+    """How well masks explain the data, and how often they are drawn."""
+    count = 14
+    at = np.arange(count)
+    axes.bar(at - 0.2, weights[:count], 0.4, color=PALE, label="exact: all 32 masks tried")
+    axes.bar(at + 0.2, shares[:count], 0.4, color=BLUE, label="drawn by the learned posterior")
+    labels = ["".join("●" if kept else "○" for kept in mask) for mask in masks[:count]]
+    axes.set_xticks(at, labels, rotation=90, fontsize=6)
+    axes.set(title="2  Masks are learned: drawn as\noften as they explain the data")
+    axes.set_ylabel("probability")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_facecolor(PAPER)
+
+
+def functions(
+    axes: plt.Axes, model: gfo.MaskedModel, masks: Tensor, weights: Tensor, x: Tensor, y: Tensor
+) -> None:
+    """Every mask as a curve, the darker the more probable."""
+    grid = torch.linspace(-3, 3, 200).unsqueeze(-1)
+    curves = model.predict(grid, masks=[masks.unsqueeze(1)]).samples[..., 0]
+    for curve, weight in zip(curves, weights, strict=True):
+        if weight > 0.002:
+            strength = min(1.0, 0.12 + 0.9 * float(weight / weights.max()))
+            axes.plot(grid, curve, color=BLUE, alpha=strength, linewidth=1.1)
+    axes.plot(grid, (curves * weights.unsqueeze(-1)).sum(0), color=INK, linewidth=2, label="mean")
+    axes.scatter(x, y, s=22, color=ORANGE, zorder=3, label="training data")
+    axes.set(title="3  Draws agree near the data\nand part where there are none", xlabel="x")
+    axes.set(ylim=(-2.2, 2.2), xlim=(-3, 3), ylabel="y")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_facecolor(PAPER)
+
+
+if __name__ == "__main__":
+    main()
