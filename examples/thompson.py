@@ -1,8 +1,8 @@
 """Exploration: a contextual bandit played by Thompson sampling, one drawn mask per round.
 
-Each round shows a handwritten digit; the player names one of ten actions and learns only whether
-it was the right one. ID-GFlowOut has one mask for all rows: a draw is one network, which judges all
-ten actions. Greedy takes the mean of 20 draws.
+Each round shows a handwritten digit, 0 to 4; the player names one of five actions and learns only
+whether it was the right one. ID-GFlowOut has one mask for all rows: a draw is one network, which
+judges all actions. Greedy takes the mean of 20 draws.
 
     python examples/thompson.py --out thompson.png
 """
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 
-ACTIONS = 10
+ACTIONS = 5
 PLAYERS = {"Thompson": "#08519c", "greedy": "#d95f02", "epsilon-greedy": "#4d9221"}
-EPSILON, EVERY, STEPS = 0.1, 20, 10  # random actions; rounds between trainings; their steps
+EPSILON, EVERY, STEPS = 0.1, 10, 20  # random actions; rounds between trainings; their steps
 
 
 class Reward(nn.Module):
@@ -77,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Play on several seeds, print what came out, plot the regret."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=800)
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="thompson.png", help="file of the plot")
     options = parser.parse_args(arguments)
     seeds, rounds = (2, 100) if options.quick else (options.seeds, options.rounds)
-    data = load_digits()
+    data = load_digits(n_class=ACTIONS)
     images = torch.tensor(data.data, dtype=torch.float32) / 16
     digits = torch.tensor(data.target)
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")

@@ -1,6 +1,6 @@
 """Draws the picture of docs/idea.md: ``python docs/img/idea.py`` writes idea.svg beside itself.
 
-A network of five hidden units has 32 masks, few enough to weigh each one exactly. The learned
+A network of six hidden units has 64 masks, few enough to weigh each one exactly. The learned
 posterior is compared with that, and each mask is drawn as the function that it leaves.
 """
 
@@ -19,44 +19,50 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 
-UNITS, ROWS = 5, 14
+UNITS, ROWS, NOISE = 6, 14, 0.3
 INK, PAPER, BLUE, ORANGE, PALE = "#1b1b1b", "#fcfcfa", "#2166ac", "#d95f02", "#c8ccd2"
 
 
 def data() -> tuple[Tensor, Tensor]:
     """A few points on both sides of a gap."""
     generator = torch.Generator().manual_seed(3)
-    x = torch.cat([torch.linspace(-2, -0.6, ROWS // 2), torch.linspace(0.9, 2, ROWS // 2)])
-    y = torch.sin(1.6 * x) + 0.15 * torch.randn(ROWS, generator=generator)
+    side = torch.linspace(1.1, 2.4, ROWS // 2)
+    x = torch.cat([side.neg().flip(0), side])
+    y = x.sign() + 0.25 * (x.abs() - 1.7) + 0.12 * torch.randn(ROWS, generator=generator)
     return x.unsqueeze(-1), y.unsqueeze(-1)
 
 
 def trained(x: Tensor, y: Tensor) -> gfo.MaskedModel:
-    """Network and posterior together, then the posterior alone."""
-    torch.manual_seed(5)
+    """A network trained under random masks, then a posterior that learns which of them to keep."""
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, UNITS), nn.Tanh(), nn.Linear(UNITS, 1))
+    with torch.no_grad():  # steps at six places, so that no unit is a copy of another
+        net[0].weight.fill_(4.0)
+        net[0].bias.copy_(-4 * torch.linspace(-1.2, 1.2, UNITS))
+    net[0].requires_grad_(False)
+    noise = gfo.Gaussian(1, noise=NOISE, learn_noise=False)
+    known = {"sites": ["1"], "likelihood": noise, "example": (x[:2],)}
+    model = gfo.wrap(net, "mc", **known, rate=0.4, rescale="none")
+    fit(model, x.repeat(8, 1), y.repeat(8, 1), lr=2e-2, steps=500)
     model = gfo.wrap(
-        net,
-        "id-gflowout",
-        ["1"],
-        likelihood=gfo.Gaussian(1, noise=0.4, learn_noise=False),
-        example=(x[:2],),
-        train_size=ROWS,
-        blocks=UNITS,
-        draws=16,
+        net, "id-gflowout", **known, train_size=ROWS, blocks=UNITS, draws=16, prior_keep=0.5
     )
-    for lr, steps in ((1e-2, 600), (0.0, 900)):
-        optimizer = torch.optim.Adam(model.parameter_groups(lr=lr, generator_lr=1e-2))
-        for _ in range(steps):
-            losses = model(x, y=y)
-            optimizer.zero_grad()
-            losses.total.backward()
-            optimizer.step()
+    fit(model, x, y, lr=0.0, steps=900)
     return model
 
 
+def fit(model: gfo.MaskedModel, x: Tensor, y: Tensor, lr: float, steps: int) -> None:
+    """The usual loop."""
+    optimizer = torch.optim.Adam(model.parameter_groups(lr=lr, generator_lr=1e-2))
+    for _ in range(steps):
+        losses = model(x, y=y)
+        optimizer.zero_grad()
+        losses.total.backward()
+        optimizer.step()
+
+
 def exact(model: gfo.MaskedModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """All masks, [32, 5], and how well each explains the data, as a probability."""
+    """All masks, [64, 6], and how well each explains the data, as a probability."""
     masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=UNITS)))
     pred = model.predict(x, masks=[masks.unsqueeze(1)])
     scores = torch.stack([model.likelihood.log_prob(out[:, :1], y).sum() for out in pred.outputs])
@@ -87,10 +93,10 @@ def main() -> None:
 def networks(axes: plt.Axes, masks: Tensor) -> None:
     """Three masks of the same network."""
     for row, mask in enumerate(masks):
-        base = -1.55 * row
+        base = -1.7 * row
         ends = ((0, base), (2, base))
         for unit, kept in enumerate(mask):
-            at = (1, base + 0.26 * (2 - unit))
+            at = (1, base + 0.24 * (2.5 - unit))
             colour, width = (BLUE, 1.2) if kept else (PALE, 0.6)
             for end in ends:
                 axes.plot(*zip(end, at, strict=True), color=colour, linewidth=width, zorder=1)
@@ -98,7 +104,7 @@ def networks(axes: plt.Axes, masks: Tensor) -> None:
         axes.scatter(*zip(*ends, strict=True), s=75, color=INK, zorder=2)
         axes.text(-0.2, base, "x", ha="right", va="center")
         axes.text(2.2, base, "y", ha="left", va="center")
-    axes.set(title="1  A mask switches units off:\none network holds 32", xlim=(-0.5, 2.5))
+    axes.set(title="1  A mask switches units off:\none network holds 64", xlim=(-0.5, 2.5))
     axes.axis("off")
 
 
@@ -106,13 +112,14 @@ def bars(axes: plt.Axes, weights: Tensor, shares: Tensor, masks: Tensor) -> None
     """How well masks explain the data, and how often they are drawn."""
     count = 14
     at = np.arange(count)
-    axes.bar(at - 0.2, weights[:count], 0.4, color=PALE, label="exact: all 32 masks tried")
+    axes.bar(at - 0.2, weights[:count], 0.4, color=PALE, label="exact: all 64 masks tried")
     axes.bar(at + 0.2, shares[:count], 0.4, color=BLUE, label="drawn by the learned posterior")
     labels = ["".join("●" if kept else "○" for kept in mask) for mask in masks[:count]]
     axes.set_xticks(at, labels, rotation=90, fontsize=6)
     axes.set(title="2  Masks are learned: drawn as\noften as they explain the data")
     axes.set_ylabel("probability")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylim(top=1.35 * float(torch.maximum(weights, shares).max()))
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_facecolor(PAPER)
 
