@@ -185,6 +185,30 @@ def test_masks_of_zero_are_layers_without_their_mlp(name: str) -> None:
     torch.testing.assert_close(model.predict(**call, masks=masks).outputs[0], expected)
 
 
+@pytest.mark.parametrize("name", BUILD)
+def test_a_step_reaches_backbone_and_generators(name: str) -> None:
+    model = TrainerModel(wrapped(name)).train()
+    call = default_example(model.model.backbone)
+    labels = torch.tensor([0, 2, 1])
+    if name == "tags":
+        labels = torch.where(call["attention_mask"] == 1, labels.unsqueeze(1), -100)
+    found = model(**call, labels=labels)
+    found.loss.backward()
+    for part in (model.model.backbone.base_model, model.model.method.posterior[1]):
+        assert any(each.grad is not None and each.grad.any() for each in part.parameters())
+    model.eval()
+    pred = model.model.predict(**call, samples=20, generator=torch.Generator().manual_seed(0))
+    scores = pred.samples.log()
+    if name == "tags":  # one mask for all tokens of a sentence
+        real, known = labels != -100, labels.clamp(min=0)
+        each = scores.gather(-1, known.expand(20, -1, -1).unsqueeze(-1)).squeeze(-1)
+        each = (each * real).sum(-1)
+    else:
+        each = scores[:, range(3), labels]
+    expected = -each.exp().mean(0).log().mean()
+    torch.testing.assert_close(model(**call, labels=labels).loss, expected)
+
+
 def test_likelihood_by_problem_type() -> None:
     def of(labels: int, problem: str | None, kind: Any = BertForSequenceClassification) -> str:
         return repr(default_likelihood(bert(kind, num_labels=labels, problem_type=problem)))
