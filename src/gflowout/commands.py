@@ -11,6 +11,7 @@ import typer
 import gflowout
 from gflowout.console import explained, writable
 from gflowout.data_commands import data
+from gflowout.export_commands import register as register_export
 from gflowout.report_commands import register as register_report
 from gflowout.study_commands import register
 from gflowout.train_commands import register as register_training
@@ -127,6 +128,7 @@ def bench(
 
 
 register_training(app)
+register_export(app)
 
 study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
 app.add_typer(study, name="study")

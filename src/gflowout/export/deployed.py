@@ -1,0 +1,309 @@
+"""A wrapped model as one plain function of tensors, which can be traced into a file.
+
+Inputs, and a seed or masks, go in by name; samples, their mean and uncertainty come out. All draws
+are folded into one batch where the backbone allows it. Knows nothing of file formats.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dataclasses
+import inspect
+import keyword
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout import tree
+from gflowout.calls import Args, Kwargs, logits_of, named_tensors
+from gflowout.drawing import Runner
+from gflowout.ensemble import Ensemble
+from gflowout.export.answers import answers
+from gflowout.export.noise import Hashed
+from gflowout.members import check_same_sites
+from gflowout.model import MaskedModel
+from gflowout.trajectory import Noise, Trajectory
+
+SEED = "seed"
+"""Name of the input that decides all draws."""
+
+
+class ExportError(ValueError):
+    """A model cannot be written as a file, or the file does not do what the model does."""
+
+
+class Deployed(nn.Module):
+    """Predicts as ``model.predict`` does, as a function of named tensors alone.
+
+    Works on a copy in eval mode on the CPU; the model is left as it is. Call it by name, as the
+    file that is made of it: ``deployed(x=x, seed=torch.tensor(0))``.
+
+    Args:
+        model: From :func:`gflowout.wrap`, or an ensemble.
+        args: Positional arguments of one real call.
+        kwargs: Keyword arguments of it.
+        samples: Draws; for an ensemble those of all members, see ``Ensemble.allot``.
+        masks: Take masks, one [samples, batch, units] per site, instead of a seed.
+        prepare: Turns the arguments of the call into the one that the model takes.
+        scale: Mean and standard deviation of the labels of a regression before they were
+            standardised: answers are then in the units of the labels.
+
+    Attributes:
+        example: A call of this module, by name of the input.
+        batched: Names of the inputs that carry the batch, with the axis that does.
+        samples: Draws in all.
+    """
+
+    def __init__(
+        self,
+        model: MaskedModel | Ensemble,
+        args: Args,
+        kwargs: Kwargs,
+        *,
+        samples: int = 20,
+        masks: bool = False,
+        prepare: nn.Module | None = None,
+        scale: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        with torch.no_grad():
+            copied = copy.deepcopy(model).cpu().requires_grad_(False)
+            self.prepare = None if prepare is None else copy.deepcopy(prepare).cpu()
+        for module in (*copied.modules(), *(self.prepare or nn.Identity()).modules()):
+            module.training = False
+        self.model = copied
+        counts = copied.allot(samples) if isinstance(copied, Ensemble) else [samples]
+        self.counts = tuple(counts)
+        self.samples = sum(counts)
+        self.scale = scale
+        self.opaque = False
+        # Clones, so that no tensor stands in two places of the call.
+        self._args, self._kwargs = tree.map_tensors(
+            lambda _, each: each.detach().cpu().clone(), (args, kwargs)
+        )
+        caller = self.prepare or self.members[0].backbone
+        named = named_tensors(caller, self._args, self._kwargs)
+        self._names = {id(tensor): name for name, tensor in _readable(named).items()}
+        self.example, self.batched = self._learn(named)
+        self._folds = [self._can_fold(member) for member in self.members]
+        self._given = self._take_masks() if masks else ()
+        if not masks:
+            self._accept(SEED, torch.tensor(0))
+        _with_names(self, tuple(self.example))
+
+    @property
+    def members(self) -> Sequence[MaskedModel]:
+        """The models whose samples are pooled: one, unless it is an ensemble."""
+        if isinstance(self.model, Ensemble):
+            return self.model.members
+        return (self.model,)
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Names of the inputs that take masks, one per site; none if there is a seed."""
+        return self._given
+
+    @property
+    def rows(self) -> int:
+        """Of the example."""
+        name = next(iter(self.batched))
+        return self.example[name].shape[self.batched[name]]
+
+    @cached_property
+    def answers(self) -> dict[str, Tensor]:
+        """What comes out for the example, by name."""
+        with torch.no_grad():
+            return self.run(self.example)
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Predict.
+
+        Args:
+            inputs: By name, as in ``example``.
+
+        Returns:
+            By name, as in :func:`gflowout.export.answers.answers`.
+        """
+        args, kwargs = self._call(inputs)
+        masks = [inputs[name] for name in self._given]
+        shares = [torch.split(mask, list(self.counts)) for mask in masks]
+        outputs = []
+        for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
+            if not count:
+                continue
+            given = [share[index] for share in shares] if masks else None
+            outputs.append(self._outputs(index, member, count, args, kwargs, inputs, given))
+        # What a draw gives says its own noise, where members have learned different ones.
+        first = self.members[0].likelihood
+        settled = first.settle(outputs[0][0])[1] if self._settles else first
+        return answers(torch.cat(outputs), settled, self.scale)
+
+    def call(self) -> tuple[Args, Kwargs]:
+        """The example as arguments of the model itself, prepared."""
+        return self._call(self.example)
+
+    def _call(self, inputs: Mapping[str, Tensor]) -> tuple[Args, Kwargs]:
+        args, kwargs = tree.map_tensors(
+            lambda _, tensor: inputs[self._names[id(tensor)]], (self._args, self._kwargs)
+        )
+        if self.prepare is None:
+            return args, kwargs
+        return (self.prepare(*args, **kwargs),), {}
+
+    def _outputs(
+        self,
+        index: int,
+        member: MaskedModel,
+        count: int,
+        args: Args,
+        kwargs: Kwargs,
+        inputs: Mapping[str, Tensor],
+        given: list[Tensor] | None,
+    ) -> Tensor:
+        """Outputs of a member, [count, batch, ...]."""
+        same = member.method.deterministic and given is None
+        draws = [range(count)] if self._folds[index] else [range(at, at + 1) for at in range(count)]
+        # A layer that reads the masked units must not take over their product, as it may in
+        # `predict`: that is worked out by a kind of tensor that does not trace.
+        sites = [dataclasses.replace(site, consumer=None) for site in member.sites]
+        spec = member.spec
+        runner = Runner(
+            member.backbone, sites, dataclasses.replace(spec, padding=None), args, kwargs
+        )
+        if spec.padding is not None:  # its values, which are unknown here, are not looked at
+            given_padding = named_tensors(member.backbone, args, kwargs).get(spec.padding)
+            runner.real = None if given_padding is None else given_padding != 0
+        parts = []
+        for copies in [range(1)] if same else draws:
+            if given is None:
+                noise: Noise = Hashed(inputs[SEED], copies, index, self.opaque)
+                trajectory = Trajectory(noise=noise)
+            else:
+                rows = slice(copies.start, copies.stop)
+                trajectory = Trajectory(
+                    noise=Noise(copies=len(copies)),
+                    given=[mask[rows].flatten(0, 1) for mask in given],
+                )
+            output = logits_of(runner.run(member.method.draw, trajectory))
+            if self._settles:
+                output = member.likelihood.settle(output)[0]
+            parts.append(output.reshape(len(copies), -1, *output.shape[1:]))
+        joined = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return joined.expand(count, *joined.shape[1:]) if same else joined
+
+    @property
+    def _settles(self) -> bool:
+        return len(self.members) > 1
+
+    def _learn(self, named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """The example by name, of at least two rows, and which inputs carry the batch."""
+        spec = self.members[0].spec
+        readable = _readable(named)
+        paths = dict(zip(readable, named, strict=True))
+        batched = {
+            name: 0 for name in readable if self.prepare is not None or paths[name] in spec.batched
+        }
+        sizes = {readable[name].shape[0] if readable[name].dim() else 0 for name in batched}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ExportError(
+                "example: arguments that carry the batch must have the same number of rows, at "
+                f"least one, got {sorted(sizes)}"
+            )
+        # One row could not be told from an axis that is always 1.
+        copies = 2 if sizes == {1} else 1
+        example = {
+            name: tree.repeat(tensor, copies) if name in batched else tensor
+            for name, tensor in readable.items()
+        }
+        return example, batched
+
+    def _can_fold(self, member: MaskedModel) -> bool:
+        if member.spec.random:
+            raise ExportError(
+                "the backbone draws random numbers of its own, also in eval mode: a seed could not "
+                "decide its answers"
+            )
+        args, kwargs = self._call(self.example)
+        return member.spec.can_fold(member.backbone, args, kwargs)
+
+    def _take_masks(self) -> tuple[str, ...]:
+        sites = self.members[0].sites
+        if not sites:
+            raise ExportError("masks=True needs a model with sites, this one has none")
+        if len(self.members) > 1:
+            check_same_sites(self.members)
+        rows = self.rows
+        names = tuple(f"masks_{index}" for index in range(len(sites)))
+        for name, site in zip(names, sites, strict=True):
+            self._accept(name, torch.ones(self.samples, rows, site.units))
+            self.batched[name] = 1
+        return names
+
+    def _accept(self, name: str, value: Tensor) -> None:
+        if name in self.example:
+            raise ExportError(f"an input of the backbone is named {name!r}, which the file needs")
+        self.example[name] = value
+
+
+def _with_names(module: Deployed, names: tuple[str, ...]) -> None:
+    """Let the module be called by these names; the tracer reads them off the signature."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    def forward(*args: Tensor, **kwargs: Tensor) -> dict[str, Tensor]:
+        return module.run(signature.bind(*args, **kwargs).arguments)
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = forward
+
+
+def _readable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by names that programs can take: ``batch.x`` becomes ``batch_x``."""
+    found: dict[str, Tensor] = {}
+    for path, tensor in named.items():
+        name = re.sub(r"\W", "_", path)
+        if not name.isidentifier() or keyword.iskeyword(name):
+            name = f"input_{name}"
+        while name in found:
+            name += "_"
+        found[name] = tensor
+    return found
+
+
+_tracing = threading.Lock()
+
+
+@contextmanager
+def any_batch() -> Iterator[None]:
+    """Let the number of rows stay unknown while this library's own code is traced.
+
+    ``len`` of a tensor must be a plain number, which would fix the size of the batch in the file.
+    Within the block, modules of this library see a ``len`` that gives the symbol that ``shape``
+    has; for everything else it is the one that they know.
+    """
+
+    def length(value: Any) -> Any:
+        return value.shape[0] if isinstance(value, Tensor) and value.dim() else builtins.len(value)
+
+    package = __name__.split(".")[0]
+    with _tracing:
+        seen = [
+            vars(module)
+            for name, module in list(sys.modules.items())
+            if name.startswith(f"{package}.") and module is not None
+        ]
+        for names in seen:
+            names["len"] = length
+        try:
+            yield
+        finally:
+            for names in seen:
+                del names["len"]

@@ -1,0 +1,244 @@
+"""The two formats: a traced model as bytes of one file, and a file as a function again.
+
+Metadata is one JSON text: ``gflowout`` in the metadata of an ONNX model, ``gflowout.json`` among
+the extra files of a torch-export archive. Knows nothing of methods or likelihoods.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gflowout.export.deployed import Deployed, ExportError, any_batch
+from gflowout.extras import require
+
+FORMATS = ("onnx", "torch-export")
+"""What a file can be."""
+
+KEY = "gflowout"
+_JSON = f"{KEY}.json"
+_LARGEST = 2**31 - 1
+"""Bytes that an ONNX file can have."""
+
+Answer = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+"""Maps inputs by name to outputs by name."""
+
+
+def need(format: str) -> None:
+    """Say what to install if a format needs something that is missing."""
+    if format == "onnx":
+        for module in ("onnx", "onnxscript", "onnxruntime"):
+            require(module, extra="onnx", purpose="exporting to ONNX")
+
+
+def render(deployed: Deployed, format: str, metadata: Mapping[str, Any]) -> bytes:
+    """Trace a model and return the bytes of its file.
+
+    Args:
+        deployed: The model as a function of tensors.
+        format: One of :data:`FORMATS`.
+        metadata: JSON values.
+
+    Raises:
+        ExportError: If it cannot be traced for any size of the batch, or does not fit in a file.
+    """
+    text = json.dumps(metadata)
+    with _quiet():
+        program = _traced(deployed, opaque=format == "onnx")
+        return _onnx(deployed, program, text) if format == "onnx" else _archive(program, text)
+
+
+def opened(content: bytes, format: str) -> Answer:
+    """Return what the bytes of a file do."""
+    if format == "onnx":
+        runtime = require("onnxruntime", extra="onnx", purpose="running ONNX")
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+
+        def answer(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            found = session.run(names, {name: each.numpy() for name, each in inputs.items()})
+            return {name: torch.as_tensor(each) for name, each in zip(names, found, strict=True)}
+
+        return answer
+    with _quiet():
+        module = torch.export.load(io.BytesIO(content)).module()
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            found: dict[str, Tensor] = module(**inputs)
+        return found
+
+    return run
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """What a file says of itself: method, sites, likelihood, inputs, outputs and so on.
+
+    Reads the metadata alone, and runs nothing of the file.
+
+    Args:
+        path: A file that :func:`gflowout.export.export` wrote.
+
+    Raises:
+        ExportError: If it is none.
+    """
+    path = Path(path)
+    text: str | bytes | None = None
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(f"/extra/{_JSON}")]
+            text = archive.read(names[0]) if names else None
+    else:
+        onnx = require("onnx", extra="onnx", purpose="reading ONNX")
+        try:
+            model = onnx.load(str(path), load_external_data=False)
+        except OSError:
+            raise
+        except Exception as error:  # of a library that onnx reads files with
+            raise ExportError(f"{path}: neither ONNX nor a torch-export archive") from error
+        text = {each.key: each.value for each in model.metadata_props}.get(KEY)
+    if text is None:
+        raise ExportError(f"{path}: not written by gflowout, it has no metadata of ours")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
+    dynamic = torch.export.Dim.DYNAMIC
+    shapes = {
+        name: {deployed.batched[name]: dynamic} if name in deployed.batched else None
+        for name in deployed.example
+    }
+    deployed.opaque = opaque
+    try:
+        with torch.no_grad(), any_batch():
+            program = torch.export.export(
+                deployed, (), kwargs=dict(deployed.example), dynamic_shapes=shapes
+            )
+    except Exception as error:  # whatever the backbone does that cannot be traced
+        raise ExportError(f"the model cannot be traced: {_gist(error)}") from error
+    finally:
+        deployed.opaque = False
+    for bounds in program.range_constraints.values():
+        if bounds.lower > 2 or bounds.upper < 2**31:
+            raise ExportError(
+                f"the backbone takes batches of {bounds.lower} to {bounds.upper} only: its code "
+                "looks at the size of the batch"
+            )
+    return program
+
+
+def _gist(error: Exception) -> str:
+    """The part of PyTorch's message that is about the model."""
+    text = str(error).split("\n\nThe error above occurred")[0].strip()
+    if "onstraint" in text or "specialized" in text:
+        text += "; code that takes len() or int() of a tensor's size fixes it: take x.shape[0]"
+    return " ".join(text.split())[:1000] or type(error).__name__
+
+
+def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) -> bytes:
+    onnx = require("onnx", extra="onnx", purpose="exporting to ONNX")
+    try:
+        made = torch.onnx.export(
+            program,
+            input_names=list(deployed.example),
+            output_names=list(deployed.answers),
+            dynamo=True,
+            verbose=False,
+            custom_translation_table=_translations(),
+        )
+    except Exception as error:  # an operator that ONNX does not have
+        raise ExportError(f"the model cannot be written as ONNX: {_gist(error)}") from error
+    assert made is not None
+    model = made.model_proto
+    for value in (*model.graph.input, *model.graph.output):
+        batch = deployed.batched.get(value.name, 1 if value.name == "samples" else 0)
+        sizes = value.type.tensor_type.shape.dim
+        if batch < len(sizes) and sizes[batch].dim_param:
+            sizes[batch].dim_param = "batch"
+    # Lines of code and paths of this machine, half of a small file, are nobody's business.
+    for node in (*model.graph.node, *(each for one in model.functions for each in one.node)):
+        del node.metadata_props[:]
+        node.ClearField("doc_string")
+    del model.graph.value_info[:]
+    del model.graph.metadata_props[:]
+    del model.metadata_props[:]
+    model.metadata_props.add(key=KEY, value=text)
+    if model.ByteSize() > _LARGEST:
+        raise ExportError(
+            f"the model takes {model.ByteSize() / 1e9:.1f} GB, and an ONNX file can have 2 GB at "
+            'most: take format="torch-export"'
+        )
+    onnx.checker.check_model(model, full_check=True)
+    found: bytes = model.SerializeToString()
+    return found
+
+
+def _translations() -> dict[Any, Any]:
+    """Operators that we write as ONNX ourselves."""
+    script = require("onnxscript", extra="onnx", purpose="exporting to ONNX")
+    kinds = require("onnx", extra="onnx", purpose="exporting to ONNX").TensorProto
+    op = script.opset18
+
+    def shift(values: Any) -> Any:
+        by = op.Cast(op.Constant(value_int=32), to=kinds.UINT64)
+        moved = op.BitShift(op.Cast(values, to=kinds.UINT64), by, direction="RIGHT")
+        return op.Cast(moved, to=kinds.INT64)
+
+    def repeat(values: Any, repeats: Any, dim: Any = None, output_size: Any = None) -> Any:
+        # That of onnxscript puts an unknown number of repeats on the wrong axis.
+        if dim is None:
+            values, dim, rank = op.Reshape(values, op.Constant(value_ints=[-1])), 0, 1
+        else:
+            rank = len(values.shape)
+        dim %= rank
+        one = op.Constant(value_ints=[1])
+        if isinstance(repeats, int):
+            repeats = op.Constant(value_ints=[repeats])
+        else:
+            repeats = op.Reshape(repeats, op.Constant(value_ints=[-1]))
+        wide = op.Expand(
+            op.Unsqueeze(values, op.Constant(value_ints=[dim + 1])),
+            op.Concat(*[one] * (dim + 1), repeats, *[one] * (rank - dim - 1), axis=0),
+        )
+        shape = [op.Shape(values, start=0, end=dim), op.Constant(value_ints=[-1])]
+        return op.Reshape(wide, op.Concat(*shape, op.Shape(values, start=dim + 1), axis=0))
+
+    return {
+        torch.ops.gflowout.high_word.default: shift,
+        torch.ops.aten.repeat_interleave.self_int: repeat,
+    }
+
+
+def _archive(program: torch.export.ExportedProgram, text: str) -> bytes:
+    for node in program.graph.nodes:  # lines of code and paths of this machine
+        node.meta.pop("stack_trace", None)
+    stream = io.BytesIO()
+    torch.export.save(program, stream, extra_files={_JSON: text})
+    return stream.getvalue()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what exporters say to their developers from the user."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)

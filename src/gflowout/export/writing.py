@@ -1,0 +1,237 @@
+"""``export``: a wrapped model as one file that needs neither this library nor its code.
+
+The file is traced, written in memory, compared with PyTorch, and only then put in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import gflowout
+from gflowout import checks
+from gflowout.ensemble import Ensemble
+from gflowout.example import split_example
+from gflowout.export import formats
+from gflowout.export.check import largest_difference
+from gflowout.export.deployed import Deployed
+from gflowout.likelihoods import Gaussian
+from gflowout.model import MaskedModel
+
+FORMAT = 1
+"""Of the metadata."""
+
+
+class Port(NamedTuple):
+    """An input or an output of a file.
+
+    Attributes:
+        name: By which it is passed or found.
+        dtype: Such as ``"float32"``.
+        shape: Sizes; ``"batch"`` for the one that may be any.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        format: ``"onnx"`` or ``"torch-export"``.
+        size: In bytes.
+        inputs: What it takes.
+        outputs: What it gives.
+        difference: Largest difference from PyTorch, see :func:`export`; ``None`` if not checked.
+        metadata: What the file says of itself.
+    """
+
+    path: Path
+    format: str
+    size: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    difference: float | None
+    metadata: dict[str, Any] = field(repr=False)
+
+
+def export(
+    model: MaskedModel | Ensemble,
+    path: str | os.PathLike[str],
+    example: Any,
+    *,
+    format: str = "onnx",
+    samples: int = 20,
+    masks: bool = False,
+    prepare: nn.Module | None = None,
+    scale: tuple[float, float] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    check: bool = True,
+    tolerance: float = 1e-4,
+) -> Exported:
+    """Write a model as one file that takes inputs and a seed and gives predictions.
+
+    The file answers with ``samples``, their ``mean`` and the scores of :class:`gflowout.Predictive`
+    by their names, for batches of any size. The model is left as it is.
+
+    Args:
+        model: From :func:`gflowout.wrap`, or an ensemble.
+        path: Where to. It appears when it is complete and has passed the check.
+        example: One real call, as for :func:`gflowout.wrap`. All sizes but that of the batch, and
+            all arguments that are no tensors, are fixed by it.
+        format: ``"onnx"`` (extra ``onnx``) or ``"torch-export"``, for ``torch.export.load``.
+        samples: Draws of masks, fixed in the file; 20 as in ``predict``.
+        masks: Take masks instead of a seed: ``masks_0`` for the first site and so on, each
+            [samples, batch, units], as in ``Predictive.masks``.
+        prepare: A module that goes before the model in the file and maps what the file takes to the
+            model's one argument, such as the scaling of an image; ``example`` is then a call of it.
+        scale: Mean and standard deviation of a regression's labels, if these were standardised:
+            answers are then in the labels' own units.
+        metadata: Further JSON values for the file's metadata, such as ``{"classes": names}``.
+        overwrite: Replace a file that exists.
+        check: Run the file and compare it with PyTorch, on batches of several sizes.
+        tolerance: Largest difference allowed, relative to numbers above 1.
+
+    Raises:
+        ExportError: If the model cannot be traced, does not fit in the format, or the file differs
+            from PyTorch. Nothing is written then.
+        MissingExtraError: If the format needs a package that is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x = torch.randn(5, 4)
+        >>> model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = export(model, f"{folder}/model.pt2", (x,), format="torch-export")
+        ...     program = torch.export.load(done.path).module()
+        >>> program(input=torch.randn(9, 4), seed=torch.tensor(0))["mean"].shape
+        torch.Size([9, 3])
+    """
+    if not isinstance(model, MaskedModel | Ensemble):
+        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
+    checks.choice("format", format, formats.FORMATS)
+    checks.integer("samples", samples, low=1)
+    for name, flag in (("masks", masks), ("overwrite", overwrite), ("check", check)):
+        checks.boolean(name, flag)
+    checks.number("tolerance", tolerance, low=0)
+    if prepare is not None and not isinstance(prepare, nn.Module):
+        raise TypeError(f"prepare must be an nn.Module, got {type(prepare).__name__}")
+    target = place(path, overwrite)
+    formats.need(format)
+    args, kwargs = split_example(example)
+    deployed = Deployed(
+        model,
+        args,
+        kwargs,
+        samples=samples,
+        masks=masks,
+        prepare=prepare,
+        scale=_scale(model, scale),
+    )
+    described = describe(deployed, metadata or {})
+    content = formats.render(deployed, format, described)
+    difference = None
+    if check:
+        with torch.no_grad():
+            difference = largest_difference(deployed, formats.opened(content, format), tolerance)
+    _write(target, content, overwrite)
+    inputs, outputs = _ports(deployed)
+    return Exported(target, format, len(content), inputs, outputs, difference, described)
+
+
+def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
+    """Refuse a path that could not be written to, before any work is done."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to write into")
+    if target.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"path: {str(target)!r} exists; overwrite=True replaces it")
+    return target
+
+
+def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of itself, as JSON values."""
+    inputs, outputs = _ports(deployed)
+    likelihood = deployed.members[0].likelihood
+    return {
+        "format": FORMAT,
+        "gflowout": gflowout.__version__,
+        "torch": torch.__version__,
+        "samples": deployed.samples,
+        "draws": "masks" if deployed.masks else "seed",
+        "likelihood": {"name": type(likelihood).__name__, **likelihood.config()},
+        "members": [
+            {
+                "method": member.method.name,
+                "samples": count,
+                "sites": [{"name": site.name, "units": site.units} for site in member.sites],
+            }
+            for member, count in zip(deployed.members, deployed.counts, strict=True)
+        ],
+        "inputs": [port._asdict() for port in inputs],
+        "outputs": [port._asdict() for port in outputs],
+        **more,
+    }
+
+
+def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    def port(name: str, value: Tensor, batch: int | None) -> Port:
+        sizes: list[int | str] = list(value.shape)
+        if batch is not None:
+            sizes[batch] = "batch"
+        return Port(name, str(value.dtype).removeprefix("torch."), tuple(sizes))
+
+    inputs = [
+        port(name, each, deployed.batched.get(name)) for name, each in deployed.example.items()
+    ]
+    outputs = [
+        port(name, each, 1 if name == "samples" else 0) for name, each in deployed.answers.items()
+    ]
+    return tuple(inputs), tuple(outputs)
+
+
+def _scale(
+    model: MaskedModel | Ensemble, scale: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    if scale is None:
+        return None
+    first = model.members[0] if isinstance(model, Ensemble) else model
+    if not isinstance(first.likelihood, Gaussian):
+        raise ValueError(f"scale is for regression (Gaussian), the model has {first.likelihood}")
+    mean, deviation = scale
+    return checks.number("scale", mean), checks.number("scale", deviation, low=0, open_low=True)
+
+
+def _write(target: Path, content: bytes, overwrite: bool) -> None:
+    """Put a file in its place, whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # as any file, not as a secret one
+        os.replace(name, place(target, overwrite))  # which may be there by now
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
