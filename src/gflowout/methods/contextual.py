@@ -180,7 +180,7 @@ class ContextualDropout(Method):
         own: its earlier masks, and so its activations, are others.
         """
         with torch.set_grad_enabled(record.antithetic is not None or torch.is_grad_enabled()):
-            logits = trajectory.every_copy(self._logits(site, activation, trajectory))
+            logits = trajectory.every_copy(self._logits(site, activation, trajectory.real))
         prior = self.prior_logits(site)
         record.logits.append(logits)
         record.kl.append(self.noise.kl(logits, prior))
@@ -204,7 +204,7 @@ class ContextualDropout(Method):
         """Draw from the same generator as in training."""
 
         def drawn() -> Tensor:
-            logits = self._logits(site, activation, trajectory)
+            logits = self._logits(site, activation, trajectory.real)
             random = self._random(site, activation, trajectory)
             return self.noise.sample(logits, random)
 
@@ -249,8 +249,8 @@ class ContextualDropout(Method):
         """Log-odds of the prior's keep rate at a site, or of every unit's."""
         return self.prior[site] * policy.DIRECT_GAIN + self.starts.at(site)
 
-    def _logits(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        pooled = self.sites[site].pool(activation.detach(), trajectory.real)
+    def _logits(self, site: int, activation: Tensor, real: Tensor | None = None) -> Tensor:
+        pooled = self.sites[site].pool(activation.detach(), real)
         pooled = pooled.to(self.prior.dtype)
         logits: Tensor = self.starts.at(site) + self.options.gain * self.generators[site](pooled)
         return logits
