@@ -6,6 +6,9 @@ fonts, no scripts, and formulas are plain text, so that no MathJax is needed.
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import gflowout
 
 project = "gflowout"
@@ -40,3 +43,19 @@ autodoc_preserve_defaults = True
 # Values of defaults and full paths of types make signatures that nobody reads.
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+
+
+def setup(app: Any) -> None:
+    """Two adjustments that no option makes."""
+    app.connect("source-read", _front_page)
+    app.connect("autodoc-skip-member", _skip)
+
+
+def _front_page(app: Any, name: str, source: list[str]) -> None:
+    """The README is the front page on GitHub; here it is the index."""
+    source[0] = source[0].replace("](../README.md", "](index.md")
+
+
+def _skip(app: Any, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """What scikit-learn adds to every estimator is explained in its own documentation."""
+    return True if re.fullmatch("set_.*_request", name) else None

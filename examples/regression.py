@@ -37,7 +37,7 @@ def draw_data(count: int, generator: torch.Generator, gap: bool) -> tuple[Tensor
     return x, mean + noise * torch.randn(x.shape, generator=generator)
 
 
-def train(x: Tensor, y: Tensor, steps: int) -> gfo.MaskedModel:
+def train(x: Tensor, y: Tensor, steps: int, keep: float) -> gfo.MaskedModel:
     """Train a small network; masks act on its two hidden layers."""
     net = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = gfo.wrap(
@@ -46,7 +46,7 @@ def train(x: Tensor, y: Tensor, steps: int) -> gfo.MaskedModel:
         ["1", "3"],
         likelihood=gfo.Gaussian(1, heteroscedastic=True),
         example=(x[:2],),
-        prior_keep=0.9,  # at 0.5 masks blur so small a network, and noise is overestimated
+        prior_keep=keep,  # low rates blur so small a network, and noise is overestimated
     )
     optimizer = torch.optim.Adam(model.parameter_groups(lr=3e-3, generator_lr=3e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Train on several seeds, print what came out, plot the first."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--prior-keep", type=float, default=0.9)
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="regression.png", help="file of the plot")
     options = parser.parse_args(arguments)
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         x, y = draw_data(400, generator, gap=True)
-        model = train(x, y, steps)
+        model = train(x, y, steps, options.prior_keep)
         results.append(measure(model, generator))
         if seed == 0:
             plot(model, x, y, options.out)

@@ -27,7 +27,7 @@ TAGS = ("first", "smaller", "same", "larger")
 
 
 class Tagger(nn.Module):
-    """A small transformer over images; ``padded`` is True where a position holds nothing."""
+    """A small transformer over images; ``real`` is False where a position is padding."""
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class Tagger(nn.Module):
         self.hidden = nn.Sequential(nn.Linear(width, width), nn.ReLU())
         self.head = nn.Linear(width, len(TAGS))
 
-    def forward(self, x: Tensor, padded: Tensor) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
         """Logits of the tags, [batch, tokens, tags]."""
         tokens = self.embed(x) + self.place[: x.shape[1]]
-        seen = self.encoder(tokens, src_key_padding_mask=padded)
+        seen = self.encoder(tokens, src_key_padding_mask=~real)
         logits: Tensor = self.head(self.hidden(seen))
         return logits
 
@@ -50,30 +50,31 @@ class Tagger(nn.Module):
 def sequences(
     images: Tensor, digits: Tensor, count: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images [count, 12, 64], where they are padding [count, 12], and tags [count, 12]."""
+    """Images [count, 12, 64], where they are real [count, 12], and tags [count, 12]."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(images), (count, LONGEST), generator=generator)
     lengths = torch.randint(SHORTEST, LONGEST + 1, (count, 1), generator=generator)
-    padded = torch.arange(LONGEST) >= lengths
+    real = torch.arange(LONGEST) < lengths
     steps = digits[chosen].diff(dim=1).sign() + 2
     tags = torch.cat([torch.zeros(count, 1, dtype=torch.long), steps], 1)
-    return images[chosen] * ~padded.unsqueeze(-1), padded, tags.masked_fill(padded, PADDING)
+    return images[chosen] * real.unsqueeze(-1), real, tags.masked_fill(~real, PADDING)
 
 
-def train(x: Tensor, padded: Tensor, y: Tensor, epochs: int) -> gfo.MaskedModel:
+def train(x: Tensor, real: Tensor, y: Tensor, epochs: int) -> gfo.MaskedModel:
     """Train with masks on the hidden layer before the tags."""
     model = gfo.wrap(
         Tagger(),
         "gflowout",
         ["hidden"],
         likelihood=gfo.Categorical(len(TAGS), ignore_index=PADDING),
-        example={"x": x[:2], "padded": padded[:2]},
+        example={"x": x[:2], "real": real[:2]},
+        padding="real",  # mask generators see averages over real positions only
         prior_keep=0.8,
     )
     optimizer = torch.optim.Adam(model.parameter_groups(lr=2e-3))
     for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(100):
-            losses = model(x=x[batch], padded=padded[batch], y=y[batch])
+            losses = model(x=x[batch], real=real[batch], y=y[batch])
             optimizer.zero_grad()
             losses.total.backward()
             optimizer.step()
@@ -97,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         order = torch.randperm(len(images))
         known, unseen = order[:1300], order[1300:]  # no handwriting is in both parts
         model = train(*sequences(images[known], digits[known], count, seed), epochs)
-        x, padded, y = sequences(images[unseen], digits[unseen], 500, seed + 1000)
+        x, real, y = sequences(images[unseen], digits[unseen], 500, seed + 1000)
         generator = torch.Generator().manual_seed(seed)
-        pred = model.predict(x=x, padded=padded, generator=generator)
+        pred = model.predict(x=x, real=real, generator=generator)
         token = y != PADDING  # scores of padded positions mean nothing: leave them out
         right = (pred.mean.argmax(-1) == y)[token].float()
         kept = pred.entropy()[token].argsort()[: int(0.9 * len(right))]
