@@ -34,6 +34,18 @@ class EnsembleLosses(Losses):
 
     Attributes:
         members: The losses of each member.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x, y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+        >>> ensemble = gfo.Ensemble.of(
+        ...     lambda: nn.Linear(2, 2), members=3, likelihood=gfo.Categorical(2), example=(x,)
+        ... )
+        >>> losses = ensemble(x, y=y)
+        >>> len(losses.members)
+        3
+        >>> bool(losses.nll == sum(each.nll for each in losses.members))
+        True
     """
 
     members: tuple[Losses, ...] = ()

@@ -52,7 +52,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Expected calibration error: |accuracy - confidence|, averaged over bins of confidence.
+    """Expected calibration error: ``|accuracy - confidence|``, averaged over bins of confidence.
 
     Args:
         probabilities: [batch, classes].

@@ -53,6 +53,17 @@ class Losses:
             of log R - log q, which on-policy is a lower bound of it.
         masks: One [batch, units] per site, in execution order. With ``draws`` above 1, these and
             the three log-quantities start with an axis of that size.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
+        >>> model = gfo.wrap(
+        ...     nn.Linear(8, 3), "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,)
+        ... )
+        >>> losses = model(x, y=y)
+        >>> losses.total.backward()
+        >>> [list(mask.shape) for mask in losses.masks]
+        [[4, 8]]
     """
 
     total: Tensor
@@ -74,7 +85,17 @@ class Losses:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a method: fields are keywords of ``wrap``, checked when it is built."""
+    """Options of a method: fields are keywords of ``wrap``, checked when it is built.
+
+    Examples:
+        >>> from gflowout.methods import METHODS
+        >>> METHODS["mc"].Options.build("mc", None, {"rate": 0.2})
+        MCDropoutOptions(rate=0.2, rescale='inverse')
+        >>> METHODS["mc"].Options.build("mc", None, {"rat": 0.2})
+        Traceback (most recent call last):
+            ...
+        TypeError: method 'mc' has no option 'rat'; did you mean 'rate'?; its options: rate, rescale
+    """
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
     """Options that shape the parameters and cannot change after wrapping."""
@@ -106,6 +127,13 @@ class Method(nn.Module):
         sites: In execution order.
         likelihood: Gives the size of an encoded label.
         options: Of the method's own class.
+
+    Examples:
+        >>> from gflowout.methods import METHODS
+        >>> METHODS["mc"]
+        <class 'gflowout.methods.mc.MCDropout'>
+        >>> issubclass(METHODS["mc"], Method)
+        True
     """
 
     name: ClassVar[str]

@@ -87,6 +87,16 @@ class ConcreteDropout(Method):
 
     The weights that read a site are those of the next linear or convolutional layer of its size
     (``Site.consumer``); without one the site has no weight term.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "concrete", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     rate=0.25, train_size=100,
+        ... )
+        >>> model.method.rate(0)  # where it starts; training moves it
+        tensor([0.2500], grad_fn=<...>)
     """
 
     name = "concrete"

@@ -69,6 +69,16 @@ class StochasticGates(Method):
     """Gates of a learned mean, by default drawn anew for each example and draw.
 
     Masks are the gates themselves: numbers from 0 to 1.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "gates", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     start=0.5, noise=0.5,
+        ... )
+        >>> model.method.open_probability(0)  # Phi(1) at the start
+        tensor([0.8413, 0.8413, 0.8413, 0.8413], grad_fn=<...>)
     """
 
     name = "gates"

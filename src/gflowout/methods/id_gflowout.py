@@ -120,7 +120,19 @@ class IDGFlowOutOptions(Options):
 
 
 class IDGFlowOut(Method):
-    """Sample-independent masks with a fixed prior."""
+    """Sample-independent masks with a fixed prior.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "id-gflowout", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     train_size=100,
+        ... )
+        >>> masks = model.predict(x, return_masks=True).masks[0]
+        >>> bool((masks == masks[:, :1]).all())  # all rows of a draw share one mask
+        True
+    """
 
     name = "id-gflowout"
     Options = IDGFlowOutOptions

@@ -51,6 +51,16 @@ class Masksembles(Method):
 
     To run every member exactly once, give their masks:
     ``model.predict(x, masks=model.method.members())``.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "masksembles", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     members=2, scale=10.0,
+        ... )
+        >>> sum(model.method.members()[0]).tolist()  # two networks that share no input
+        [[1.0, 1.0, 1.0, 1.0]]
     """
 
     name = "masksembles"

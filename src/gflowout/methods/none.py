@@ -20,6 +20,17 @@ class NoDropout(Method):
 
     ``nn.Dropout`` layers that are sites are switched off; others behave as in any module. The only
     method that needs no site.
+
+    Examples:
+        >>> import torch
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "none", ["input"], likelihood=gfo.Categorical(2), example=(x,)
+        ... )
+        >>> pred = model.predict(x)
+        >>> bool((pred.samples == pred.mean).all())
+        True
     """
 
     name = "none"

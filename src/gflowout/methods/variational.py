@@ -72,6 +72,17 @@ class VariationalDropout(Method):
     """Gaussian factors around 1, anew for each example and draw, with learned variances.
 
     Masks are the factors themselves: real numbers, not 0 and 1.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "variational", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     train_size=100,
+        ... )
+        >>> masks = model.predict(x, return_masks=True).masks[0]  # Gaussian factors around 1
+        >>> bool(((masks != 0) & (masks != 1)).all())
+        True
     """
 
     name = "variational"

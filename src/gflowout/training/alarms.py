@@ -19,11 +19,25 @@ ADVICE = (
 
 
 class TrainingWarning(UserWarning):
-    """Training goes on, but not well."""
+    """Training goes on, but not well.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", TrainingWarning)  # stop instead of going on badly
+    """
 
 
 class DivergedError(RuntimeError):
-    """The loss is not a finite number any more; training cannot go on."""
+    """The loss is not a finite number any more; training cannot go on.
+
+    Examples:
+        >>> try:
+        ...     raise DivergedError("loss is not finite in epoch 3")
+        ... except DivergedError as error:
+        ...     print("lower the learning rate:", error)
+        lower the learning rate: loss is not finite in epoch 3
+    """
 
 
 def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:

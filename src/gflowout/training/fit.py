@@ -44,6 +44,10 @@ class FitResult:
         seconds: How long this call took; a resumed run counts from its resumption.
         resumed: Epochs that were done already when this call began.
         folder: Where checkpoints and tables are; ``None`` if they were temporary.
+
+    Examples:
+        >>> FitResult([{"train/nll": 0.5}, {"train/nll": 0.4}], 1, 0.4, "epochs", 2.0, 0, None)
+        FitResult(2 epochs, best 0.4000 at epoch 1, stopped by epochs, 2.0 s)
     """
 
     history: list[dict[str, float]]

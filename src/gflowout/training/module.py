@@ -82,6 +82,14 @@ class MaskedModule(lightning.LightningModule):
 
     Attributes:
         history: Numbers of every epoch so far, also of those before a resume.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(2), example=(x,))
+        >>> module = MaskedModule(model, FitOptions(lr=1e-2))
+        >>> [type(each).__name__ for each in module.configure_optimizers()]
+        ['Adam']
     """
 
     def __init__(
@@ -245,6 +253,12 @@ class MaskedDataModule(lightning.LightningDataModule):
         train: Training batches; must have a length.
         valid: Validation batches.
         test: Test batches.
+
+    Examples:
+        >>> x, y = torch.zeros(6, 4), torch.zeros(6, dtype=torch.long)
+        >>> data = MaskedDataModule(Batches(x, y, batch_size=2), Batches(x, y, batch_size=3))
+        >>> len(data.val_dataloader())
+        2
     """
 
     def __init__(
