@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # One thread per process: on two cores, parallel processes beat parallel kernels.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo test lint types bench parity clean
+.PHONY: help install demo test lint types docs bench parity clean
 
 help:
 	@echo "make demo   train all methods on digits; writes demo.html"
 	@echo "make test   lint, types, doctests, README code and tests"
+	@echo "make docs   the documentation as pages, in docs/_build/html"
 	@echo "make bench  cost of every method relative to the bare backbone"
 	@echo "make parity our corruptions against imagecorruptions; DATA=folder with cifar10 and frost"
 	@echo "make clean  remove .venv and caches"
@@ -35,6 +36,10 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 bench: install
 	$(BIN)/gflowout bench

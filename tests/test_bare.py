@@ -5,9 +5,10 @@ import sys
 import textwrap
 
 BLOCKED = (
-    *("duckdb", "filelock", "lightning", "matplotlib", "numpy", "optuna", "pandas", "PIL", "pooch"),
+    *("accelerate", "duckdb", "filelock", "lightning", "matplotlib", "numpy", "onnx"),
+    *("onnxruntime", "onnxscript", "optuna", "pandas", "PIL", "pooch"),
     *("pyarrow", "pydantic", "ray", "requests", "rich", "scipy", "sklearn", "tensorboard"),
-    *("torchmetrics", "typer", "yaml"),
+    *("torchmetrics", "transformers", "typer", "yaml"),
 )
 
 PACKAGES = (
@@ -77,6 +78,8 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
             lambda: images.load_images("mnist", "train"),
             lambda: importlib.import_module("gflowout.integrations.sklearn"),
             lambda: gfo.Inclusion(torch.ones(1, 2, 1, 3)).plot(),
+            lambda: importlib.import_module("gflowout.integrations.lightning"),
+            lambda: importlib.import_module("gflowout.integrations.huggingface"),
         ):
             try:
                 call()
@@ -85,10 +88,12 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
         """
     )
     lines = told.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 7
     assert all("pip install 'gflowout[" in line for line in lines)
     assert "needs lightning: pip install 'gflowout[train]'" in lines[0]
     assert "needs scikit-learn: pip install 'gflowout[sklearn]'" in lines[3]
+    assert "needs lightning: pip install 'gflowout[train]'" in lines[5]
+    assert "needs transformers: pip install 'gflowout[huggingface]'" in lines[6]
 
 
 def test_the_command_says_what_it_needs() -> None:
