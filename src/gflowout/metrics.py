@@ -75,6 +75,14 @@ def classification(probabilities: Tensor, labels: Tensor, log_prob: Tensor) -> d
         probabilities: [batch, classes].
         labels: int64 [batch].
         log_prob: Log of the average likelihood of the labels, [batch].
+
+    Examples:
+        >>> probabilities = torch.tensor([[0.8, 0.2], [0.6, 0.4]])
+        >>> labels = torch.tensor([0, 1])
+        >>> log_prob = probabilities.log().gather(1, labels[:, None])[:, 0]
+        >>> {name: round(score, 2) for name, score in
+        ...     classification(probabilities, labels, log_prob).items()}
+        {'accuracy': 0.5, 'nll': 0.57, 'brier': 0.4, 'ece': 0.4}
     """
     return {
         "accuracy": accuracy(probabilities, labels).item(),

@@ -29,7 +29,7 @@ class NoDropout(Method):
         ...     net, "none", ["input"], likelihood=gfo.Categorical(2), example=(x,)
         ... )
         >>> pred = model.predict(x)
-        >>> bool((pred.samples == pred.mean).all())
+        >>> bool((pred.samples == pred.samples[0]).all())
         True
     """
 

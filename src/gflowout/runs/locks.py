@@ -13,7 +13,18 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class BusyError(RuntimeError):
-    """Another process holds the lock."""
+    """Another process holds the lock.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, hold(Path(folder) / "lock"):
+        ...     try:
+        ...         with hold(Path(folder) / "lock"):
+        ...             pass
+        ...     except BusyError:
+        ...         print("somebody works here")
+        somebody works here
+    """
 
 
 @contextlib.contextmanager

@@ -41,7 +41,19 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class RecordWarning(UserWarning):
-    """Files among the records that are not, or no longer, records."""
+    """Files among the records that are not, or no longer, records.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "half.json").write_text("{")
+        ...     with warnings.catch_warnings(record=True) as found:
+        ...         warnings.simplefilter("always")
+        ...         read(folder)
+        []
+        >>> [each.category.__name__ for each in found]
+        ['RecordWarning']
+    """
 
 
 def build(
@@ -165,6 +177,12 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: If there is no such folder.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     read(folder)
+        []
     """
     if status is not None:
         checks.choice("status", status, (DONE, FAILED))
@@ -198,6 +216,12 @@ def frame(folder: str | Path, status: str | None = None) -> pd.DataFrame:
     Args:
         folder: Where records are.
         status: ``"done"`` or ``"failed"`` for these only.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     len(frame(folder, "done"))
+        0
     """
     pandas = require("pandas", extra="studies", purpose="a table of records")
     table: pd.DataFrame = pandas.json_normalize(read(folder, status))

@@ -31,6 +31,11 @@ class Summary:
         done: Those done now.
         failed: Those that failed at every attempt: id and last line of the error.
         seconds: How long it took.
+
+    Examples:
+        >>> print(Summary(total=4, skipped=1, done=2, failed={"run3": "no memory"}, seconds=90.0))
+        4 runs: 2 done, 1 done before, 1 failed, in 1:30
+        failed: run3: no memory
     """
 
     total: int
@@ -90,6 +95,23 @@ def run_study(
     Raises:
         BusyError: If another process is writing to the folder.
         KeyboardInterrupt: After Ctrl-C, when all that ran has been stopped.
+
+    Examples:
+        >>> import sys, tempfile
+        >>> from gflowout.runs import grid, read
+        >>> work = "def square(run, context): return {'metrics': {'square': run.seed**2}}"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "doctest_work.py").write_text(work)
+        ...     sys.path.insert(0, folder)
+        ...     runs = [Run("toy", "none", "numbers", seed) for seed in range(3)]
+        ...     summary = run_study(
+        ...         runs, "doctest_work:square", Path(folder) / "records", engine="inline",
+        ...         progress=False,
+        ...     )
+        ...     squares = [each["metrics"]["square"] for each in read(Path(folder) / "records")]
+        ...     sys.path.remove(folder)
+        >>> summary.done, sorted(squares)
+        (3, [0, 1, 4])
     """
     runs = _unique(runs)
     resolve(work)

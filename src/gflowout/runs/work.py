@@ -36,6 +36,9 @@ class Result(TypedDict):
 
     ``metrics``: final figures by name. ``epochs``: a dict per epoch. ``data``: checksums of the
     data that were used, by name. NaN and infinities are good.
+
+    Examples:
+        >>> result: Result = {"metrics": {"accuracy": 0.9}, "epochs": [{"loss": 0.5}]}
     """
 
     metrics: Mapping[str, Any]
@@ -57,6 +60,9 @@ class Context:
         progress: Tells how far the run is: ``progress(step, steps, message)``. Cheap; call it as
             often as you like.
         attempt: Number of this attempt, from 1.
+
+    Examples:
+        >>> Context(Path("scratch/run"), attempt=2).progress(1, 10, "first epoch")
     """
 
     folder: Path

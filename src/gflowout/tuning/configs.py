@@ -68,7 +68,19 @@ def configuration(options: Mapping[str, Any]) -> Config:
 
 
 def write_best(tuned: Tuned, folder: str | Path) -> list[Path]:
-    """Write ``best-METHOD.yaml`` for each method that has a good trial."""
+    """Write ``best-METHOD.yaml`` for each method that has a good trial.
+
+    Examples:
+        >>> import tempfile
+        >>> from gflowout.tuning import Trial, Tuned, space
+        >>> options = {"data.source": "mnist", "method.name": "mc"}
+        >>> trial = Trial("mc", 0, {"fit.lr": 0.01}, 0.3, 1.0, None, "run0")
+        >>> searched = space("fit.lr=0.01,0.1")
+        >>> tuned = Tuned((trial,), {"mc": options}, searched, "valid/nll", "minimize")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in write_best(tuned, folder)]
+        ['best-mc.yaml']
+    """
     from gflowout.pipeline.config import write
 
     paths = []

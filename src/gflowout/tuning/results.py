@@ -29,6 +29,10 @@ class Trial:
         seconds: How long it took.
         error: Why it failed, or ``None``.
         run: Id of its run; its record is named so.
+
+    Examples:
+        >>> Trial("mc", 0, {"fit.lr": 0.01}, 0.31, 12.5, None, "tune-mnist-mc-s0").score
+        0.31
     """
 
     method: str
@@ -50,6 +54,16 @@ class Tuned:
         space: What was searched.
         score: Name of the score.
         direction: ``"minimize"`` or ``"maximize"``.
+
+    Examples:
+        >>> from gflowout.tuning import space
+        >>> trials = tuple(
+        ...     Trial("mc", number, {"fit.lr": lr}, score, 1.0, None, f"run{number}")
+        ...     for number, (lr, score) in enumerate([(0.001, 0.4), (0.01, 0.3)])
+        ... )
+        >>> tuned = Tuned(trials, {"mc": {}}, space("fit.lr=0.001,0.01"), "valid/nll", "minimize")
+        >>> tuned.best["mc"].options
+        {'fit.lr': 0.01}
     """
 
     trials: tuple[Trial, ...]

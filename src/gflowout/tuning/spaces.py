@@ -177,6 +177,13 @@ class Space:
     Args:
         shared: Values by option, for every method.
         own: By method, options that only this one is searched for, or in another range.
+
+    Examples:
+        >>> searched = space("fit.lr=0.001,0.01", "gflowout:method.options.beta=0,1")
+        >>> searched.size("mc"), searched.size("gflowout")
+        (2, 4)
+        >>> searched.combinations("mc")
+        [{'fit.lr': 0.001}, {'fit.lr': 0.01}]
     """
 
     shared: Mapping[str, Domain] = field(default_factory=dict)
@@ -257,6 +264,14 @@ def read_space(path: str | Path) -> Space:
 
     Raises:
         ValueError: If the file has no space; the message starts with its path.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "space.yaml"
+        ...     _ = path.write_text("fit.lr: [0.001, 0.01]")
+        ...     read_space(path).combinations("mc")
+        [{'fit.lr': 0.001}, {'fit.lr': 0.01}]
     """
     yaml = require("yaml", extra="studies", purpose="a space in a file")
     from gflowout.pipeline import yamls

@@ -81,6 +81,15 @@ def tune(
     Raises:
         ValueError: If methods could not have the same budget, the score is not one of a trial's
             metrics or not one of validation data, or the folder has another search.
+
+    Examples:
+        >>> tuned = tune(  # doctest: +SKIP
+        ...     {"data.source": "mnist", "fit.epochs": 5},
+        ...     ["fit.lr=0.0003..0.01", "method.options.prior_keep=0.5..0.9"],
+        ...     methods=["gflowout"],
+        ...     folder="runs/search",
+        ... )
+        >>> print(tuned.best["gflowout"].options)  # doctest: +SKIP
     """
     plan = make_plan(
         base,

@@ -47,6 +47,20 @@ def stay_table(
     Raises:
         DataError: If no outcome is known.
         ValueError: If all stays are shorter than ``min_hours``.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import pandas
+        >>> from gflowout.data.clinical import Tables
+        >>> patient = pandas.DataFrame({
+        ...     "patientunitstayid": [1, 2], "uniquepid": ["a", "b"], "hospitalid": [7, 8],
+        ...     "unitdischargeoffset": [3000, 600], "unitdischargestatus": ["Alive", "Expired"],
+        ...     "hospitaldischargestatus": ["Alive", "Expired"], "age": ["60", "> 89"],
+        ...     "gender": ["Female", "Male"],
+        ... })
+        >>> stays, left_out = stay_table(Tables(Path(), patient, {}))
+        >>> stays.died.tolist(), stays.age.tolist()
+        ([False, True], [60.0, 90.0])
     """
     pd = require("pandas", extra="data", purpose="the clinical pipeline")
     status = tables.patient[LABELS[checks.choice("label", label, LABELS)]]
@@ -94,6 +108,19 @@ class Vocabulary:
         drug_key: ``"name"`` or ``"hicl"``.
         names: Code to name, for orders that carry a code only.
         codes: Name to code, for entries that carry a name only, as all infusions do.
+
+    Examples:
+        >>> import pandas
+        >>> drugs = pandas.DataFrame({
+        ...     "stay": [1, 2, 2], "home": False, "code": -1,
+        ...     "name": ["aspirin", "aspirin", "heparin"],
+        ... })
+        >>> vocabulary = Vocabulary.fit(drugs, [1, 2], min_count=1)
+        >>> vocabulary.features
+        ('aspirin', 'heparin')
+        >>> vocabulary.encode(drugs, [1, 2])[0]
+        tensor([[1., 0.],
+                [1., 1.]])
     """
 
     keys: tuple[str, ...]
@@ -199,6 +226,16 @@ class Covariates:
         names: Which, out of ``"age"`` and ``"gender"``.
         mean: Mean age in training.
         spread: Standard deviation of the age in training.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> Covariates.fit(stays, ["age"]).mean
+        70.0
     """
 
     names: tuple[str, ...] = ()
@@ -252,6 +289,18 @@ class ClinicalSet:
         hospitals: int64 [N], ``hospitalid``, the domain.
         weights: float32 [N], how often to draw each row, or ``None`` for all alike.
         unknown: Pairs of a stay and a drug that the vocabulary does not know; they are not in x.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> drugs = pandas.DataFrame({"stay": [0, 3], "home": False, "name": "aspirin", "code": -1})
+        >>> vocabulary = Vocabulary.fit(drugs, stays.index, min_count=1)
+        >>> print(ClinicalSet.build(stays, drugs, vocabulary))
+        6 stays of 6 patients in 3 hospitals, 2 deaths, 1 features
     """
 
     x: Tensor = field(repr=False)

@@ -39,6 +39,11 @@ class Summary:
 
     Attributes:
         counts: What was counted, and the count.
+
+    Examples:
+        >>> print(Summary({"stays": 2520, "hospitals": 186}))
+        stays      2,520
+        hospitals  186
     """
 
     counts: dict[str, int | str]
@@ -67,6 +72,10 @@ class ClinicalSplit:
         vocabulary: The drugs, learned from ``train`` alone.
         covariates: Mean and spread of covariates, learned from ``train`` alone.
         summary: What was counted on the way.
+
+    Examples:
+        >>> split = load("eicu-demo", "data", test_hospital=0.3)  # doctest: +SKIP
+        >>> split.train.x.shape, split.test.y.mean()  # doctest: +SKIP
     """
 
     train: ClinicalSet
@@ -126,6 +135,10 @@ def load(
         MissingDataError: If the data are not there; the message says how to get them.
         DataError: If a file is damaged.
         ValueError: If an option is not one of those above, or leaves a side without stays.
+
+    Examples:
+        >>> split = load("eicu-demo", "data", test_hospital=0.3, seed=0)  # doctest: +SKIP
+        >>> print(split)  # doctest: +SKIP
     """
     checks.choice("balance", balance, BALANCES)
     checks.boolean("require_drugs", require_drugs)
@@ -186,6 +199,9 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
     Args:
         tables: What :func:`~gflowout.data.clinical.tables.read_tables` gives.
         hours: Length of the window.
+
+    Examples:
+        >>> print(summary(read_tables("data/eicu_demo")))  # doctest: +SKIP
     """
     stays, _ = stay_table(tables)
     drugs, counts = exposures(tables, hours)
@@ -213,6 +229,9 @@ def summarise(folder: str | Path) -> dict[str, int | str]:
     Raises:
         MissingDataError: If another table is not there.
         DataError: If a file is damaged or not what its name says.
+
+    Examples:
+        >>> summarise("data/eicu_demo")["stays"]  # doctest: +SKIP
     """
     needed = [table for table in DRUG_TABLES if table != "admission" or has_table(folder, table)]
     return summary(read_tables(folder, needed)).counts

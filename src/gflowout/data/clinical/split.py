@@ -33,6 +33,17 @@ class HospitalSplit:
         test: Test stays.
         hospitals: Hospitals of the test side.
         removed: Training stays that were dropped as their patient is on the test side.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> split = leave_hospital_out(stays, 9)
+        >>> split.test.patient.tolist(), split.removed
+        (['f'], 0)
     """
 
     train: pd.DataFrame
@@ -57,6 +68,17 @@ def leave_hospital_out(
 
     Raises:
         ValueError: If a hospital is not in the table, or a side would be empty.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> split = leave_hospital_out(stays)  # the largest is for the test
+        >>> split.hospitals, len(split.train), len(split.test)
+        ((7,), 3, 3)
     """
     _some(stays)
     chosen: tuple[int, ...]
@@ -86,6 +108,16 @@ def between_hospitals(
 
     Raises:
         ValueError: If they are the same, a hospital is not in the table or a side would be empty.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> len(between_hospitals(stays, train_hospital=7, test_hospital=8).train)
+        3
     """
     _some(stays)
     train = _hospital("train_hospital", train_hospital, stays)
@@ -112,6 +144,17 @@ def hold_out_patients(
 
     Raises:
         ValueError: If no patient would be kept.
+
+    Examples:
+        >>> import pandas
+        >>> stays = pandas.DataFrame({
+        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
+        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
+        ...     "gender": "Female",
+        ... })
+        >>> kept, apart = hold_out_patients(stays, 0.5, seed=0)
+        >>> len(kept), int(kept.died.sum()), len(apart), int(apart.died.sum())
+        (3, 1, 3, 1)
     """
     _some(stays)
     fraction = checks.number("valid_fraction", valid_fraction, low=0, high=1, open_high=True)
@@ -145,6 +188,16 @@ def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> Clin
 
     Raises:
         ValueError: If one of the classes has no row.
+
+    Examples:
+        >>> data = ClinicalSet(
+        ...     x=torch.zeros(4, 1), y=torch.tensor([1.0, 0, 0, 0]), features=("aspirin",),
+        ...     stays=torch.arange(4), patients=tuple("abcd"), hospitals=torch.zeros(4),
+        ... )
+        >>> balanced(data, "weights").weights
+        tensor([2.0000, 0.6667, 0.6667, 0.6667])
+        >>> len(balanced(data, "oversample"))
+        6
     """
     if checks.choice("balance", balance, BALANCES) == "none":
         return data

@@ -78,6 +78,10 @@ class Tables:
         folder: Where they were read from.
         patient: One row per stay in intensive care.
         drugs: The drug tables by name, out of ``"medication"``, ``"infusion"``, ``"admission"``.
+
+    Examples:
+        >>> tables = read_tables("data/eicu_demo")  # doctest: +SKIP
+        >>> tables.patient.groupby("hospitalid").size()  # doctest: +SKIP
     """
 
     folder: Path
@@ -100,6 +104,9 @@ def load_tables(
     Raises:
         MissingDataError: If there is no such copy, or a file of it is not there.
         DataError: If a file is damaged or not what its name says.
+
+    Examples:
+        >>> tables = load_tables("eicu-demo", "data")  # doctest: +SKIP
     """
     checks.choice("name", name, ("eicu-demo", "eicu"))
     return read_tables(store.locate(name, data_dir), tables)
@@ -116,6 +123,13 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
         MissingDataError: If a file is not there.
         DataError: If a file is damaged, lacks a column, holds a value of the wrong type, has no
             rows, or names a stay twice. The message starts with the path.
+
+    Examples:
+        >>> read_tables("no-such-folder")
+        Traceback (most recent call last):
+            ...
+        gflowout.data.errors.MissingDataError: no-such-folder: no such folder; name the one with the
+        tables of eICU
     """
     folder = Path(folder)
     wanted = table_names(tables)

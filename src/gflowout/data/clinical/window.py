@@ -33,6 +33,26 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
         A frame with one row per stay and drug (columns ``stay``, ``home``, ``name``, ``code``;
         ``name`` is normalised, empty if there is none, ``code`` is the HICL number, -1 if there is
         none), sorted, and counts of rows by why they do not count.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import pandas
+        >>> from gflowout.data.clinical import Tables
+        >>> patient = pandas.DataFrame({
+        ...     "patientunitstayid": [1, 2], "uniquepid": ["a", "b"], "hospitalid": [7, 8],
+        ...     "unitdischargeoffset": [3000, 600], "unitdischargestatus": ["Alive", "Expired"],
+        ...     "hospitaldischargestatus": ["Alive", "Expired"], "age": ["60", "> 89"],
+        ...     "gender": ["Female", "Male"],
+        ... })
+        >>> infusion = pandas.DataFrame({
+        ...     "patientunitstayid": [1, 1], "infusionoffset": [60, 5000],
+        ...     "drugname": ["Norepinephrine (mcg/min)", "Propofol ()"], "drugrate": ["4", "1"],
+        ...     "infusionrate": ["", ""], "drugamount": ["", ""],
+        ... })
+        >>> infusion = infusion.astype({"drugname": "category"})
+        >>> drugs, counts = exposures(Tables(Path(), patient, {"infusion": infusion}))
+        >>> drugs["name"].tolist()  # propofol came after the first 48 hours
+        ['norepinephrine']
     """
     pd = require("pandas", extra="data", purpose="the clinical pipeline")
     minutes = 60 * checks.number("hours", hours, low=0, open_low=True)

@@ -82,6 +82,10 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
     Args:
         predicted: One answer per question.
         annotators: The answers of each question's annotators.
+
+    Examples:
+        >>> question_accuracy(["red"], [["red"] * 2 + ["blue"] * 8])
+        tensor([0.6000])
     """
     if isinstance(predicted, str):
         raise TypeError(f"predicted must be a list of answers, got the text {predicted!r}")
@@ -131,7 +135,12 @@ def accuracy(
 
 
 def by_type(scores: Tensor, types: Tensor | Sequence[str] | None = None) -> dict[str, float]:
-    """Mean of scores [N] over all questions (``"all"``) and over each type that occurs."""
+    """Mean of scores [N] over all questions (``"all"``) and over each type that occurs.
+
+    Examples:
+        >>> by_type(torch.tensor([1.0, 0.0, 1.0]), ["yes/no", "other", "other"])
+        {'all': 0.666..., 'yes/no': 1.0, 'other': 0.5}
+    """
     if len(scores) == 0:
         raise ValueError("there must be at least one question, got none")
     means = {"all": scores.double().mean().item()}

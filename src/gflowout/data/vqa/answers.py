@@ -102,6 +102,11 @@ class Counts:
         counts: Annotators who gave them, int64 [N, K], filled up with 0.
         annotators: Annotators of the question, int64 [N]; 0 if its answers are not known.
         missed: Annotators whose answer is not in the vocabulary, int64 [N].
+
+    Examples:
+        >>> counts = Answers.fit(["red", "red", "blue"]).count([["red", "red", "blue"]])
+        >>> counts.annotators.tolist(), counts.counts.sum().item()
+        ([3], 3)
     """
 
     index: Tensor

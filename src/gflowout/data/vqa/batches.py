@@ -33,6 +33,12 @@ class VQABatches(Batches):
             epoch and for all its questions. See :func:`gflowout.data.shifts.feature_noise`.
         drop_last: Leave out a last batch that is not full.
         device: Where batches go, before they are transformed.
+
+    Examples:
+        >>> from gflowout.data import vqa
+        >>> split = vqa.load("vqa-rad", "data")  # doctest: +SKIP
+        >>> for visual, tokens, scores in VQABatches(split.train, batch_size=64):  # doctest: +SKIP
+        ...     losses = model(visual, tokens, y=scores)
     """
 
     def __init__(

@@ -33,6 +33,10 @@ class VQASplit:
         test: Evaluation questions with published answers.
         tokenizer: Words of ``train``.
         answers: Classes, from the answers of ``train``.
+
+    Examples:
+        >>> split = load("easy-vqa", "data")  # doctest: +SKIP
+        >>> split.train, split.valid, split.test  # doctest: +SKIP
     """
 
     train: VQASet
@@ -77,6 +81,10 @@ def load(
 
     Returns:
         Three sets that share their pictures, and the two vocabularies.
+
+    Examples:
+        >>> split = load("vqa-rad", "data", size=64)  # doctest: +SKIP
+        >>> len(split.train), len(split.answers)  # doctest: +SKIP
     """
     source = SOURCES[checks.choice("name", name, SOURCES)]
     checks.choice("scoring", scoring, SCORINGS)
@@ -105,6 +113,9 @@ def summarise(name: str, folder: Path) -> dict[str, int | str]:
     Returns:
         Numbers of pictures (or files of features), of questions per split and type, of pictures
         asked about, of answers, and of oddities.
+
+    Examples:
+        >>> summarise("vqa-rad", Path("data/vqa_rad"))["pictures"]  # doctest: +SKIP
     """
     source = SOURCES[checks.choice("name", name, SOURCES)]
     parts = {split: source.read(split, folder) for split in ("train", source.evaluation)}

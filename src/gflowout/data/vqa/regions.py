@@ -35,6 +35,15 @@ class Regions:
         features: Numbers per region. The published files have them along the first axis, others
             along the last; whichever axis has this size is taken.
         cache_bytes: How much of what was read to keep.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "1.npz"
+        ...     numpy.savez(path, x=numpy.ones((8, 3), "float32"))  # three regions of eight numbers
+        ...     Regions([path], regions=4, features=8)[torch.tensor([0])].sum(-1)
+        tensor([[8., 8., 8., 0.]])
     """
 
     def __init__(

@@ -95,6 +95,11 @@ class VQASet:
         types: Position in :data:`~gflowout.data.vqa.accuracy.TYPES`, int64 [N]; -1 if unknown.
         scoring: How scores come from counts, see :func:`~gflowout.data.vqa.accuracy.soft_scores`.
         notes: Numbers of oddities that were met when the whole split was read.
+
+    Examples:
+        >>> from gflowout.data import vqa
+        >>> questions = vqa.load("vqa-rad", "data").train  # doctest: +SKIP
+        >>> questions.questions[0], questions.answers[0]  # doctest: +SKIP
     """
 
     name: str

@@ -61,6 +61,11 @@ class Engine(ABC):
     """A way to do many runs.
 
     A subclass starts tasks and reports on them; the loop, and with it retries, is here.
+
+    Examples:
+        >>> from gflowout.runs import engine
+        >>> isinstance(engine("inline"), Engine)
+        True
     """
 
     def map(

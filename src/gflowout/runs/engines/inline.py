@@ -22,6 +22,11 @@ class Inline(Engine):
 
     A crash of the interpreter in one run ends the study. A time limit stops Python code, but not
     a call that never returns to it; memory is not limited.
+
+    Examples:
+        >>> from gflowout.runs import engine
+        >>> engine("inline")
+        Inline()
     """
 
     _task: Task | None = field(default=None, init=False, repr=False)

@@ -25,6 +25,10 @@ class Pool(Engine):
         start: ``"spawn"``: each run has a fresh interpreter, which takes seconds to start.
             ``"fork"``: each is a copy of this process and starts in milliseconds; not for GPUs,
             nor for a process that has threads of its own.
+
+    Examples:
+        >>> Pool(jobs=2)
+        Pool(jobs=2, start='spawn')
     """
 
     def __init__(self, jobs: int | None = None, start: str = "spawn") -> None:

@@ -43,6 +43,10 @@ class Ray(Engine):
         lost: How often a run is done again because its node or its Ray worker died, apart from
             the retries of runs that failed.
         runtime_env: Environment of the runs, as Ray takes it (working directory, packages).
+
+    Examples:
+        >>> Ray("auto", cpus=2).cpus
+        2.0
     """
 
     def __init__(
