@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="active.png", help="file of the plot")
     options = parser.parse_args(arguments)
-    seeds, rounds, steps = (2, 2, 30) if options.quick else (options.seeds, 14, 100)
+    seeds, rounds, steps = (2, 1, 30) if options.quick else (options.seeds, 14, 100)
     labels = START + ADDED * np.arange(rounds + 1)
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
     ends = {}

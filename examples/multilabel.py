@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="multilabel.png", help="file of the plot")
     options = parser.parse_args(arguments)
-    seeds, count, epochs = (2, 1000, 10) if options.quick else (options.seeds, 8000, 40)
+    seeds, count, epochs = (2, 800, 8) if options.quick else (options.seeds, 8000, 40)
     data = load_digits()
     images = torch.tensor(data.data, dtype=torch.float32) / 16
     digits = torch.tensor(data.target)

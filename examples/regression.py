@@ -79,7 +79,7 @@ def plot(model: gfo.MaskedModel, x: Tensor, y: Tensor, path: str) -> None:
     """Data, mean, and bands for the two parts of the uncertainty."""
     grid = torch.linspace(LOW - 0.5, HIGH + 0.5, 400).unsqueeze(-1)
     generator = torch.Generator().manual_seed(1)
-    pred = model.predict(grid, samples=200, generator=generator)
+    pred = model.predict(grid, samples=100, generator=generator)
     line, mean = grid[:, 0], pred.mean[:, 0]
     total, epistemic = 2 * pred.variance().sqrt()[:, 0], 2 * pred.epistemic_variance().sqrt()[:, 0]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="regression.png", help="file of the plot")
     options = parser.parse_args(arguments)
-    seeds, steps = (1, 150) if options.quick else (options.seeds, 1000)
+    seeds, steps = (1, 100) if options.quick else (options.seeds, 1000)
     results = []
     for seed in range(seeds):
         torch.manual_seed(seed)

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--quick", action="store_true", help="seconds; figures mean little")
     parser.add_argument("--out", default="thompson.png", help="file of the plot")
     options = parser.parse_args(arguments)
-    seeds, rounds = (2, 100) if options.quick else (options.seeds, options.rounds)
+    seeds, rounds = (2, 60) if options.quick else (options.seeds, options.rounds)
     data = load_digits(n_class=ACTIONS)
     images = torch.tensor(data.data, dtype=torch.float32) / 16
     digits = torch.tensor(data.target)
