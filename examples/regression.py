@@ -79,7 +79,7 @@ def plot(model: gfo.MaskedModel, x: Tensor, y: Tensor, path: str) -> None:
     """Data, mean, and bands for the two parts of the uncertainty."""
     grid = torch.linspace(LOW - 0.5, HIGH + 0.5, 400).unsqueeze(-1)
     generator = torch.Generator().manual_seed(1)
-    pred = model.predict(grid, samples=100, generator=generator)
+    pred = model.predict(grid, samples=200, generator=generator)
     line, mean = grid[:, 0], pred.mean[:, 0]
     total, epistemic = 2 * pred.variance().sqrt()[:, 0], 2 * pred.epistemic_variance().sqrt()[:, 0]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
