@@ -18,7 +18,16 @@ from gflowout import checks
 
 
 class Likelihood(nn.Module, ABC):
-    """Base of the likelihoods. Shapes: output [batch, ...], label [batch, ...]."""
+    """Base of the likelihoods. Shapes: output [batch, ...], label [batch, ...].
+
+    Examples:
+        >>> likelihood: Likelihood = Categorical(3)
+        >>> target = likelihood.target(torch.tensor([2, 0]))  # labels are checked here
+        >>> likelihood.log_prob(torch.zeros(2, 3), target).exp()
+        tensor([0.3333, 0.3333])
+        >>> likelihood.samples(torch.zeros(1, 3))
+        tensor([[0.3333, 0.3333, 0.3333]])
+    """
 
     label_size: int
     """Size of an encoded label."""

@@ -160,6 +160,17 @@ class MaskedModel(nn.Module):
         likelihood: What the output means.
         spec: What the example call taught about the backbone.
         validate: Whether values are checked in every pass.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(2, 4)
+        >>> model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> model(x).shape  # called like the backbone
+        torch.Size([2, 3])
+        >>> [site.name for site in model.sites]
+        ['1']
+        >>> model.predict(x, samples=5)
+        Predictive(5 samples, mean [2, 3], Categorical(classes=3))
     """
 
     backbone: nn.Module

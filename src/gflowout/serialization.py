@@ -132,6 +132,18 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
         FileNotFoundError: There is no such file.
         ValueError: The file is truncated, of another version or not ours, or a backbone does
             not fit. All backbones are unchanged then.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 3), torch.zeros(2, 4)
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     gfo.save(model, Path(folder) / "model.safetensors")
+        ...     again = gfo.load(Path(folder) / "model.safetensors", torch.nn.Linear(4, 3))
+        >>> torch.equal(again.predict(x).mean, model.predict(x).mean)
+        True
     """
     single = isinstance(backbone, nn.Module) and not isinstance(backbone, nn.ModuleList)
     build = callable(backbone) and not isinstance(backbone, nn.Module)

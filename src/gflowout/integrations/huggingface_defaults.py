@@ -159,6 +159,15 @@ def default_likelihood(backbone: PreTrainedModel) -> Likelihood:
 
     Args:
         backbone: A model of ``transformers``.
+
+    Examples:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> default_likelihood(BertForSequenceClassification(config))
+        Categorical(classes=3)
     """
     config = backbone.config
     labels = checks.integer("num_labels", config.num_labels, low=1)
@@ -177,6 +186,15 @@ def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:
 
     Args:
         backbone: One that takes ``input_ids`` or ``pixel_values``.
+
+    Examples:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> sorted(default_example(BertForSequenceClassification(config)))
+        ['attention_mask', 'input_ids', 'token_type_ids']
     """
     config, main = backbone.config, backbone.main_input_name
     source = torch.Generator().manual_seed(0)

@@ -27,6 +27,20 @@ def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike
     Args:
         model: From :func:`wrap_transformer`, or what ``Trainer`` trained.
         folder: Made if need be. ``AutoModel...from_pretrained(folder)`` reads the backbone alone.
+
+    Examples:
+        >>> import os, tempfile
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_pretrained(model, folder)
+        ...     print(sorted(os.listdir(folder)))
+        ['config.json', 'gflowout.safetensors', 'model.safetensors']
     """
     masked = model.model if isinstance(model, TrainerModel) else model
     if not isinstance(masked, MaskedModel) or not isinstance(masked.backbone, PreTrainedModel):
@@ -51,6 +65,21 @@ def load_pretrained(
         folder: Written by :func:`save_pretrained`.
         kind: Class of the backbone; ``None``: as its configuration says.
         **arguments: Of ``from_pretrained``, such as ``device_map``.
+
+    Examples:
+        >>> import tempfile
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_pretrained(model, folder)
+        ...     again = load_pretrained(folder)
+        >>> again.method.name
+        'gflowout'
     """
     if not (Path(folder) / FILE).is_file():
         raise FileNotFoundError(f"folder must hold {FILE!r}, there is none in {str(folder)!r}")

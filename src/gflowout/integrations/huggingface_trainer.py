@@ -44,6 +44,10 @@ class MaskedOutput(ModelOutput):
         nll: In training, the part of the loss that trains the backbone.
         tb: In training, the part that trains the posterior.
         prior: In training, the part that trains the prior.
+
+    Examples:
+        >>> MaskedOutput(loss=torch.tensor(0.5), logits=torch.zeros(1, 2)).to_tuple()
+        (tensor(0.5000), tensor([[0., 0.]]))
     """
 
     loss: Tensor | None = None
@@ -236,6 +240,18 @@ def predict_dataset(
     Returns:
         One prediction, on the CPU. In token classification, batches are padded to the longest
         with logits of 0: leave out positions that are padding.
+
+    Examples:
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> row = {"input_ids": [1, 7, 9], "attention_mask": [1, 1, 1], "labels": 0}
+        >>> predict_dataset(model, [row] * 5, batch_size=2)
+        Predictive(20 samples, mean [5, 3], Categorical(classes=3))
     """
     masked = model.model if isinstance(model, TrainerModel) else model
     if not isinstance(masked, MaskedModel):

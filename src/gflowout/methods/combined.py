@@ -74,6 +74,17 @@ class Combined(Method):
     ``Losses.masks`` and ``Predictive.masks`` hold the products, [batch, units]. Given masks of that
     shape are taken for own ones, with shared ones that keep everything; to score a pair, give
     [batch, 2 * units], shared ones first.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "combined", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     train_size=100, draws=1,
+        ... )
+        >>> masks = model.predict(x, return_masks=True).masks[0]  # shared ones times own ones
+        >>> bool(((masks == 0) | (masks == 1)).all())
+        True
     """
 
     name = "combined"

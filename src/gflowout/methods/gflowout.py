@@ -90,6 +90,17 @@ class GFlowOut(Method):
         likelihood: Gives the size of an encoded label.
         options: Of the method.
         context: Size of ``Trajectory.context``, which all generators see, too.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+        >>> model = gfo.wrap(
+        ...     net, "gflowout", ["input"], likelihood=gfo.Categorical(2), example=(x,),
+        ...     prior_keep=0.8,
+        ... )
+        >>> losses = model(x, y=torch.tensor([0, 1, 0]))
+        >>> losses.log_q.shape, losses.masks[0].shape  # a posterior and a mask per example
+        (torch.Size([3]), torch.Size([3, 4]))
     """
 
     name = "gflowout"
