@@ -26,7 +26,7 @@ def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Te
         >>> mean_of_real(values, real, batch_axis=0, axis=1)
         tensor([2., 0.])
     """
-    rows = tree.repeat(real, values.shape[batch_axis] // len(real))
+    rows = tree.repeat(real, values.shape[batch_axis] // real.shape[0])
     shape = [1] * values.dim()
     shape[batch_axis], shape[axis] = rows.shape
     where = (rows if batch_axis < axis else rows.T).reshape(shape)

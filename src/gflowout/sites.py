@@ -144,7 +144,7 @@ class Site:
         if self.rank == 2:
             return mask
         shape = [1] * self.rank
-        shape[self.batch_axis] = len(mask)
+        shape[self.batch_axis] = mask.shape[0]
         for axis, size in zip(self.axes, self.shape, strict=True):
             shape[axis] = size
         return mask.reshape(shape)
@@ -178,16 +178,17 @@ class Site:
         mask = mask.to(activation.dtype)
         if self.layout is not None:
             mask = self.layout.widen(mask)
-        if copies == 1 or (len(mask) == 1 and not parting):
+        count = mask.shape[0]
+        if copies == 1 or (count == 1 and not parting):
             return activation * self.spread(mask)
         present = 1 if parting else copies
         batch = activation.shape[self.batch_axis] // present
         if self.batch_axis != 0:
-            rows = mask if len(mask) == copies * batch else mask.repeat_interleave(batch, 0)
+            rows = mask if count == copies * batch else mask.repeat_interleave(batch, 0)
             return activation * self.spread(rows)
-        if put_off and parting and len(mask) == copies and self.rank == 2:
+        if put_off and parting and count == copies and self.rank == 2:
             return SharedProduct(activation, mask)
-        rows = self.spread(mask.expand(copies, -1) if len(mask) == 1 else mask)
+        rows = self.spread(mask.expand(copies, -1) if count == 1 else mask)
         rows = rows.reshape(copies, -1, *rows.shape[1:])
         return (activation.reshape(present, batch, *activation.shape[1:]) * rows).flatten(0, 1)
 

@@ -1,7 +1,8 @@
 """What one forward pass draws: masks and their log-probabilities, site after site.
 
 A trajectory is filled by a method while the backbone runs and read by it afterwards. It does not
-know how masks are chosen.
+know how masks are chosen. Sizes of batches are read off ``shape``, here and in methods, not by
+``len``: they are symbols while a model is traced into a file (:mod:`gflowout.export`).
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class Trajectory:
     def earlier(self, like: Tensor) -> Tensor:
         """Masks of all sites before this one, side by side: [rows, units so far]."""
         if not self.masks:
-            return like.new_zeros(len(like), 0)
+            return like.new_zeros(like.shape[0], 0)
         masks = torch.cat(self.masks, -1) if len(self.masks) > 1 else self.masks[0]
         return masks.to(like.dtype)
 
@@ -192,18 +193,18 @@ class Trajectory:
 
     def every_copy(self, values: Tensor) -> Tensor:
         """Repeat values of one copy of the batch for all copies; leave those of all alone."""
-        return values if len(values) > self.batch else tree.repeat(values, self.copies)
+        return values if values.shape[0] > self.batch else tree.repeat(values, self.copies)
 
     def per_example(self, rows: Tensor) -> Tensor:
         """Map a value per row to a value per example."""
         if self.index is not None:
             return rows[self.index]
-        one_per_copy = len(rows) == self.copies > 1
+        one_per_copy = rows.shape[0] == self.copies > 1
         return rows.repeat_interleave(self.batch, 0) if one_per_copy else rows
 
     def rows_in_use(self, rows: Tensor) -> Tensor:
         """Rows as they are if there is one per copy of the batch, else a row per example."""
-        return rows if len(rows) == self.copies else self.per_example(rows)
+        return rows if rows.shape[0] == self.copies else self.per_example(rows)
 
     def full_masks(self, examples: int) -> list[Tensor]:
         """Masks as they act on every example, [examples, units] per site."""

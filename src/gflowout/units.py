@@ -123,7 +123,7 @@ class Layout:
 
     def narrow(self, values: Tensor) -> Tensor:
         """Values of elements, [rows, elements], averaged over those of every unit."""
-        sums = values.new_zeros(len(values), self.units + 1)
+        sums = values.new_zeros(values.shape[0], self.units + 1)
         sums = sums.index_add(1, self._index.to(values.device), values)
         return sums[:, : self.units] / self._count.to(values)
 

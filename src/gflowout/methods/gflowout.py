@@ -203,5 +203,5 @@ class GFlowOut(Method):
         pooled = self.sites[site].pool(activation.detach(), trajectory.real).to(dtype)
         context = trajectory.context
         if context is None:
-            context = pooled.new_zeros(len(pooled), 0)
+            context = pooled.new_zeros(pooled.shape[0], 0)
         return pooled, context.to(dtype)
