@@ -10,6 +10,22 @@ from torch import Tensor
 from gflowout import uncertainty
 from gflowout.likelihoods import Categorical, Gaussian, Likelihood
 
+NAMES = frozenset(
+    {
+        "mean",
+        "samples",
+        "entropy",
+        "expected_entropy",
+        "mutual_information",
+        "max_probability",
+        "dempster_shafer",
+        "variance",
+        "epistemic_variance",
+        "aleatoric_variance",
+    }
+)
+"""All that there can be."""
+
 
 def answers(
     outputs: Tensor, likelihood: Likelihood, scale: tuple[float, float] | None = None

@@ -26,7 +26,7 @@ from gflowout import tree
 from gflowout.calls import Args, Kwargs, logits_of, named_tensors
 from gflowout.drawing import Runner
 from gflowout.ensemble import Ensemble
-from gflowout.export.answers import answers
+from gflowout.export.answers import NAMES, answers
 from gflowout.export.noise import Hashed
 from gflowout.members import check_same_sites
 from gflowout.model import MaskedModel
@@ -135,16 +135,17 @@ class Deployed(nn.Module):
         args, kwargs = self._call(inputs)
         masks = [inputs[name] for name in self._given]
         shares = [torch.split(mask, list(self.counts)) for mask in masks]
-        outputs = []
+        parts: list[Tensor] = []
+        likelihood = self.members[0].likelihood
         for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
             if not count:
                 continue
             given = [share[index] for share in shares] if masks else None
-            outputs.append(self._outputs(index, member, count, args, kwargs, inputs, given))
-        # What a draw gives says its own noise, where members have learned different ones.
-        first = self.members[0].likelihood
-        settled = first.settle(outputs[0][0])[1] if self._settles else first
-        return answers(torch.cat(outputs), settled, self.scale)
+            outputs = self._outputs(index, member, count, args, kwargs, inputs, given)
+            # Each member's outputs with the noise that it has learned.
+            settled, likelihood = member.likelihood.settle(outputs.flatten(0, 1))
+            parts.append(settled.reshape(count, -1, *settled.shape[1:]))
+        return answers(torch.cat(parts), likelihood, self.scale)
 
     def call(self) -> tuple[Args, Kwargs]:
         """The example as arguments of the model itself, prepared."""
@@ -193,15 +194,9 @@ class Deployed(nn.Module):
                     given=[mask[rows].flatten(0, 1) for mask in given],
                 )
             output = logits_of(runner.run(member.method.draw, trajectory))
-            if self._settles:
-                output = member.likelihood.settle(output)[0]
             parts.append(output.reshape(len(copies), -1, *output.shape[1:]))
         joined = torch.cat(parts) if len(parts) > 1 else parts[0]
         return joined.expand(count, *joined.shape[1:]) if same else joined
-
-    @property
-    def _settles(self) -> bool:
-        return len(self.members) > 1
 
     def _learn(self, named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The example by name, of at least two rows, and which inputs carry the batch."""
@@ -270,7 +265,7 @@ def _readable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path, tensor in named.items():
         name = re.sub(r"\W", "_", path)
-        if not name.isidentifier() or keyword.iskeyword(name):
+        if not name.isidentifier() or keyword.iskeyword(name) or name in NAMES:
             name = f"input_{name}"
         while name in found:
             name += "_"

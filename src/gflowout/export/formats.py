@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gflowout.export.deployed import Deployed, ExportError, any_batch
+from gflowout.export.translations import translations
 from gflowout.extras import require
 
 FORMATS = ("onnx", "torch-export")
@@ -29,6 +30,8 @@ KEY = "gflowout"
 _JSON = f"{KEY}.json"
 _LARGEST = 2**31 - 1
 """Bytes that an ONNX file can have."""
+
+_OUTER, _INNER = "__output", "__inner"
 
 Answer = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 """Maps inputs by name to outputs by name."""
@@ -62,7 +65,9 @@ def opened(content: bytes, format: str) -> Answer:
     """Return what the bytes of a file do."""
     if format == "onnx":
         runtime = require("onnxruntime", extra="onnx", purpose="running ONNX")
-        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # no remarks on what it cannot work out beforehand
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
 
         def answer(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -152,15 +157,18 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
         made = torch.onnx.export(
             program,
             input_names=list(deployed.example),
-            output_names=list(deployed.answers),
+            output_names=[f"{name}{_OUTER}" for name in deployed.answers],
             dynamo=True,
             verbose=False,
-            custom_translation_table=_translations(),
+            custom_translation_table=translations(),
         )
     except Exception as error:  # an operator that ONNX does not have
         raise ExportError(f"the model cannot be written as ONNX: {_gist(error)}") from error
     assert made is not None
     model = made.model_proto
+    # Named here: the exporter would not mind that a value inside has the name of an output.
+    renamed = {f"{name}{_OUTER}": name for name in deployed.answers}
+    _rename(model.graph, renamed | {name: f"{name}{_INNER}" for name in deployed.answers})
     for value in (*model.graph.input, *model.graph.output):
         batch = deployed.batched.get(value.name, 1 if value.name == "samples" else 0)
         sizes = value.type.tensor_type.shape.dim
@@ -184,40 +192,16 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
     return found
 
 
-def _translations() -> dict[Any, Any]:
-    """Operators that we write as ONNX ourselves."""
-    script = require("onnxscript", extra="onnx", purpose="exporting to ONNX")
-    kinds = require("onnx", extra="onnx", purpose="exporting to ONNX").TensorProto
-    op = script.opset18
-
-    def shift(values: Any) -> Any:
-        by = op.Cast(op.Constant(value_int=32), to=kinds.UINT64)
-        moved = op.BitShift(op.Cast(values, to=kinds.UINT64), by, direction="RIGHT")
-        return op.Cast(moved, to=kinds.INT64)
-
-    def repeat(values: Any, repeats: Any, dim: Any = None, output_size: Any = None) -> Any:
-        # That of onnxscript puts an unknown number of repeats on the wrong axis.
-        if dim is None:
-            values, dim, rank = op.Reshape(values, op.Constant(value_ints=[-1])), 0, 1
-        else:
-            rank = len(values.shape)
-        dim %= rank
-        one = op.Constant(value_ints=[1])
-        if isinstance(repeats, int):
-            repeats = op.Constant(value_ints=[repeats])
-        else:
-            repeats = op.Reshape(repeats, op.Constant(value_ints=[-1]))
-        wide = op.Expand(
-            op.Unsqueeze(values, op.Constant(value_ints=[dim + 1])),
-            op.Concat(*[one] * (dim + 1), repeats, *[one] * (rank - dim - 1), axis=0),
-        )
-        shape = [op.Shape(values, start=0, end=dim), op.Constant(value_ints=[-1])]
-        return op.Reshape(wide, op.Concat(*shape, op.Shape(values, start=dim + 1), axis=0))
-
-    return {
-        torch.ops.gflowout.high_word.default: shift,
-        torch.ops.aten.repeat_interleave.self_int: repeat,
-    }
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Give values of a graph, and of those inside its nodes, other names."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for side in (node.input, node.output):
+            side[:] = [names.get(name, name) for name in side]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, names)
 
 
 def _archive(program: torch.export.ExportedProgram, text: str) -> bytes:

@@ -1,9 +1,9 @@
 """Random numbers that are a function of a seed and a place: no state, integer operations alone.
 
-A number follows from (seed, stream, draw, row, unit), so that one seed gives one answer on every
-machine and in every format, and a row gets the same numbers whatever batch it is in. All is worked
-out in int64 without overflow, which PyTorch and ONNX do alike. Not for cryptography. Knows nothing
-of models or files.
+A number follows from (seed, source, call, draw, row, unit), so that one seed gives one answer on
+every machine and in every format, and a row gets the same numbers whatever batch it is in. All is
+worked out in int64 without overflow, which PyTorch and ONNX do alike. Not for cryptography. Knows
+nothing of models or files.
 """
 
 from __future__ import annotations
@@ -17,43 +17,29 @@ from torch import Tensor
 
 from gflowout.trajectory import Noise
 
-_WORD = 0xFFFFFFFF
-_TOP = 0xFFFFFF00
+WORD = 0xFFFFFFFF
+TOP = 0xFFFFFF00
 """The upper bits of a product's low word: exactly uniform, and dependent on all bits below."""
-_FIRST, _SECOND = 0x7FEB352D, 0x4C957F2D  # odd and below 2**31: products stay below 2**63
-_LANES = (0x243F6A88, 0x05A308D3)  # digits of pi: the two words of a key of seed and row,
-_DRAWS = (0x13198A2E, 0x03707344)  # those of a draw, which must not be a row's,
-_UNITS = 0x24093822  # and the word of a unit
+FIRST, SECOND = 0x7FEB352D, 0x4C957F2D  # odd and below 2**31: products stay below 2**63
+BETWEEN = 0x05A308D3
 
-High = Callable[[Any], Any]
-"""The upper word of a product of two."""
-
-
-@torch.library.custom_op("gflowout::high_word", mutates_args=())
-def high_word(values: Tensor) -> Tensor:
-    """``values >> 32`` of numbers that are not negative.
-
-    An operator of its own, since the general shift takes seven steps in ONNX and this one three.
-    """
-    return values >> 32
-
-
-@high_word.register_fake
-def _(values: Tensor) -> Tensor:
-    return torch.empty_like(values)
+_SEEDS = (0x243F6A88, 0x05A308D3)  # digits of pi: for the two words of a key of seed and row,
+_DRAWS = (0x13198A2E, 0x03707344)  # for those of a draw, which must not be a row's,
+_UNITS = 0x24093822  # and for the word of a unit
 
 
 class Hashed(Noise):
-    """Numbers from a hash of seed, stream, draw, row and unit.
+    """Numbers from a hash of seed, source, call, draw, row and unit.
 
-    Every call of :meth:`uniform` or :meth:`normal` opens a new stream, so the calls of a pass must
+    Every call of :meth:`uniform` or :meth:`normal` gives other numbers, so the calls of a pass must
     come in a fixed order.
 
     Args:
         seed: A scalar of int64; any value.
         draws: Numbers of the draws in the pass, one copy of the batch each.
         source: What tells this source from others of the same seed, such as an ensemble's member.
-        opaque: Use :func:`high_word`, which the exporter to ONNX knows.
+        opaque: Use operators of our own, which the exporter to ONNX knows: few large steps take it
+            a fraction of the time that many small ones do.
 
     Examples:
         >>> seed, like = torch.tensor(7), torch.zeros(())
@@ -71,11 +57,10 @@ class Hashed(Noise):
         self.draws = draws
         self.source = source
         self.calls = 0
-        self._high: High = high_word if opaque else _shifted
-        low, high = seed & _WORD, (seed >> 32) & _WORD
-        self._seeds = [
-            mixed(mixed(low, start, self._high) ^ high, start, self._high) for start in _LANES
-        ]
+        self._mixed: Callable[[Tensor, int], Tensor] = _mixed if opaque else mixed
+        self._spread: Callable[[Tensor, Tensor, Tensor], Tensor] = _spread if opaque else spread
+        low, high = seed & WORD, (seed >> 32) & WORD
+        self._seeds = [self._mixed(self._mixed(low, tag) ^ high, tag) for tag in _SEEDS]
         self._rows: tuple[Any, list[Tensor]] | None = None
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
@@ -88,15 +73,11 @@ class Hashed(Noise):
         """
         self.calls += 1
         first, second = (
-            mixed(row ^ self._draws(start, like.device), start, self._high)
-            for row, start in zip(self._row_keys(rows, like.device), _DRAWS, strict=True)
+            self._mixed(row ^ self._draw_keys(tag, like.device), tag)
+            for row, tag in zip(self._row_keys(rows, like.device), _DRAWS, strict=True)
         )
-        places = [mixed(unit, _UNITS, _shifted) for unit in range(1, units + 1)]
-        columns = torch.tensor(places, device=like.device)
-        bits = fold((first ^ columns) * _FIRST, self._high) ^ second
-        bits = (bits * _SECOND) & _TOP
-        numbers: Tensor = bits.to(torch.float32) * 2.0**-32
-        return numbers.flatten(0, 1)
+        places = [mixed(unit, _UNITS) for unit in range(units)]
+        return self._spread(first, second, torch.tensor(places, device=like.device)).flatten(0, 1)
 
     def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return as many standard normal numbers, by the method of Box and Muller."""
@@ -111,44 +92,67 @@ class Hashed(Noise):
         # Compared by identity: asking whether unknown numbers are equal would decide them.
         if self._rows is None or self._rows[0] is not rows:
             places = torch.arange(rows, device=device).unsqueeze(-1)
-            keys = [
-                mixed(seed ^ places, start, self._high)
-                for seed, start in zip(self._seeds, _LANES, strict=True)
-            ]
-            self._rows = rows, keys
+            pairs = zip(self._seeds, _SEEDS, strict=True)
+            self._rows = rows, [self._mixed(seed ^ places, tag) for seed, tag in pairs]
         return self._rows[1]
 
-    def _draws(self, start: int, device: torch.device) -> Tensor:
+    def _draw_keys(self, tag: int, device: torch.device) -> Tensor:
         """Words of source, call and draw, which are known beforehand, [copies, 1, 1]."""
-        words = []
-        for draw in self.draws:
-            word = 0
-            for place in (self.source, self.calls, draw):
-                word = mixed(word ^ place, start, _shifted)
-            words.append(word)
+        before = mixed(mixed(self.source, tag) ^ self.calls, tag)
+        words = [mixed(before ^ draw, tag) for draw in self.draws]
         return torch.tensor(words, device=device).reshape(-1, 1, 1)
 
 
-def mixed(word: Any, start: int, high: High) -> Any:
+def mixed(word: Any, tag: int) -> Any:
     """A word of 32 bits that depends on every bit of another.
 
     Args:
         word: A number, or a tensor of int64, from 0 to 2**32 - 1.
-        start: Tells one such function from others.
-        high: The upper word of a product.
+        tag: Tells one such function from others.
 
     Examples:
-        >>> mixed(1, 0, lambda product: product >> 32) != mixed(2, 0, lambda product: product >> 32)
+        >>> mixed(1, tag=0) == mixed(torch.tensor(1), tag=0).item() != mixed(2, tag=0)
         True
     """
-    once = fold((word ^ start) * _FIRST, high)
-    return fold((once ^ _LANES[1]) * _SECOND, high)
+    return fold((fold((word ^ tag) * FIRST) ^ BETWEEN) * SECOND)
 
 
-def fold(product: Any, high: High) -> Any:
+def fold(product: Any) -> Any:
     """Both words of a product in one."""
-    return (product & _WORD) ^ high(product)
+    return (product & WORD) ^ (product >> 32)
 
 
-def _shifted(values: Any) -> Any:
-    return values >> 32
+def spread(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    """Numbers in [0, 1) for every row and column.
+
+    Args:
+        first: One word of the rows' keys, [..., 1].
+        second: The other.
+        columns: The columns' words, [units].
+
+    Returns:
+        [..., units] of float32.
+    """
+    words = (fold((first ^ columns) * FIRST) ^ second) * SECOND
+    return (words & TOP).to(torch.float32) * 2.0**-32
+
+
+@torch.library.custom_op("gflowout::mixed", mutates_args=())
+def _mixed(word: Tensor, tag: int) -> Tensor:
+    result: Tensor = mixed(word, tag)
+    return result
+
+
+@_mixed.register_fake
+def _(word: Tensor, tag: int) -> Tensor:
+    return torch.empty_like(word)
+
+
+@torch.library.custom_op("gflowout::spread", mutates_args=())
+def _spread(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    return spread(first, second, columns)
+
+
+@_spread.register_fake
+def _(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    return (first ^ columns).to(torch.float32)

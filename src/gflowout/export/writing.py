@@ -41,7 +41,7 @@ class Port(NamedTuple):
 
     name: str
     dtype: str
-    shape: tuple[int | str, ...]
+    shape: list[int | str]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         sizes: list[int | str] = list(value.shape)
         if batch is not None:
             sizes[batch] = "batch"
-        return Port(name, str(value.dtype).removeprefix("torch."), tuple(sizes))
+        return Port(name, str(value.dtype).removeprefix("torch."), sizes)
 
     inputs = [
         port(name, each, deployed.batched.get(name)) for name, each in deployed.example.items()
