@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from gflowout import tree
 from gflowout.calls import Args, CallSpec, Kwargs, logits_of
 from gflowout.methods.base import DrawAhead, DrawMask
+from gflowout.passes import MaskedPass
 from gflowout.prefix import prefix_once
-from gflowout.sites import MaskedPass, Site
+from gflowout.sites import Site
 from gflowout.trajectory import Noise, Trajectory
 
 FOLDED_ELEMENTS = 3 * 2**18

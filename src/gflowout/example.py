@@ -24,12 +24,8 @@ from gflowout.calls import (
     named_tensors,
     real_positions,
 )
-from gflowout.sites import (
-    DROPOUTS,
-    INPUT,
-    MaskedPass,
-    Site,
-)
+from gflowout.passes import MaskedPass
+from gflowout.sites import DROPOUTS, INPUT, Site
 from gflowout.tracing import Trace, close, doubled_call, quiet, trace_call
 from gflowout.units import Units, keep_rates, lay
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from gflowout import tree
 from gflowout.calls import Args, Kwargs, logits_of, named_tensors
 from gflowout.modes import evaluating
-from gflowout.sites import INPUT, MaskedPass, input_size, input_tensor, main_tensor
+from gflowout.passes import MaskedPass, input_tensor, main_tensor
+from gflowout.sites import INPUT, input_size
 from gflowout.units import Units
 
 _CHANNELS_FIRST = (
