@@ -10,34 +10,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gflowout import checks
-from gflowout.calls import CallSpec
 from gflowout.ensemble import Ensemble
 from gflowout.keys import PREFIX
-from gflowout.likelihoods import LIKELIHOODS, Likelihood
-from gflowout.methods import METHODS, Method
+from gflowout.likelihoods import LIKELIHOODS
 from gflowout.model import MaskedModel, assemble
+from gflowout.saved import FORMAT, KEY, Saved, parts_of, read
 from gflowout.sites import INPUT, Site, input_size
-from gflowout.units import ALWAYS, Layout
-
-FORMAT = 1
-"""Version of the file format; a file of another version is refused."""
-
-_KEY = "gflowout"
 
 _OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
 """Tensors that wrapping added."""
@@ -95,7 +85,7 @@ def save(
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
-        save_file(tensors, name, metadata={_KEY: config})
+        save_file(tensors, name, metadata={KEY: config})
         with open(name, "rb+") as file:
             os.fsync(file.fileno())
         _share_mode(name)
@@ -150,7 +140,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     several = isinstance(backbone, Sequence | nn.ModuleList)
     backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
-    saved, weights = _read(Path(path))
+    saved, weights = read(Path(path))
     ensemble = weights is not None
     if single == ensemble:
         holds = (
@@ -217,111 +207,16 @@ def _check_bare(backbones: Sequence[Any]) -> None:
             raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
 
 
-@dataclass(frozen=True)
-class _Saved:
-    """A model as the file has it.
-
-    Attributes:
-        where: What errors call it.
-        config: Its configuration.
-        tensors: Its state.
-        whole: Whether that has the backbone's.
-    """
-
-    where: str
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-    whole: bool = True
-
-
-def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
-    """Return the models of a file, and their weights if they form an ensemble.
-
-    Files of the first versions have none, and an empty list here: members weigh the same.
-    """
-    where = repr(str(path))
-    if not path.is_file():
-        raise FileNotFoundError(f"path: there is no file {where}")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            if _KEY not in metadata:
-                raise ValueError(f"{where} was not written by gflowout.save")
-            config = _parse(where, metadata[_KEY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
-    whole = config.get("backbone", True)
-    if not isinstance(whole, bool):
-        raise ValueError(f"{where} has a damaged configuration: backbone is {whole!r}")
-    if "members" not in config:
-        return [_Saved(where, config, tensors, whole)], None
-    members = config["members"]
-    if not isinstance(members, list) or not members:
-        raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
-    saved = [_Saved(f"member {at} of {where}", one, {}, whole) for at, one in enumerate(members)]
-    owners = {f"members.{at}.": one for at, one in enumerate(saved)}
-    for key, tensor in tensors.items():
-        prefix = ".".join(key.split(".", 2)[:2]) + "."
-        if prefix not in owners:
-            raise ValueError(f"{where} has a tensor {key!r}, which is of no member")
-        owners[prefix].tensors[key.removeprefix(prefix)] = tensor
-    weights = config.get("weights", [])
-    if not isinstance(weights, list):
-        raise ValueError(f"{where} has a damaged configuration: weights is {weights!r}")
-    return saved, weights
-
-
-def _parse(where: str, text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} has a damaged configuration: {error}") from error
-    version = config.get("format") if isinstance(config, dict) else None
-    if version != FORMAT:
-        raise ValueError(
-            f"{where} has format version {version!r}, this gflowout reads version {FORMAT}"
-        )
-    return dict(config)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    method: type[Method]
-    options: Any
-    likelihood: Likelihood
-    sites: list[Site]
-    spec: CallSpec
-
-
-def _parts(where: str, config: dict[str, Any]) -> _Parts:
-    """Read the configuration; every value is checked by what takes it."""
-    try:
-        method = METHODS[checks.choice("method", config["method"], METHODS)]
-        kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
-        options = method.Options.build(method.name, None, _tuples(config["options"]))
-        likelihood = kind(**config["likelihood_options"])
-        sites = [_site(site) for site in config["sites"]]
-        if not sites and not method.deterministic:
-            raise ValueError("there are no sites")
-        spec = CallSpec(**_tuples(config["spec"]))
-        if not isinstance(config["validate"], bool):
-            raise TypeError(f"validate must be true or false, got {config['validate']!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
-    return _Parts(method, options, likelihood, sites, spec)
-
-
-def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
+def _assembled(saved: Saved, backbone: nn.Module) -> MaskedModel:
     """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
     where, config = saved.where, saved.config
     with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
-        parts = _parts(where, config)
+        parts = parts_of(where, config)
         method = parts.method(parts.sites, parts.likelihood, parts.options)
         added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
     _check_backbone(where, backbone, parts.sites)
     _compare(saved, backbone, added)
-    parts = _parts(where, config)
+    parts = parts_of(where, config)
     with torch.random.fork_rng(devices=[]):
         return assemble(
             backbone,
@@ -350,61 +245,7 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
             )
 
 
-def _site(saved: dict[str, Any]) -> Site:
-    """A site from its fields, every one of them checked."""
-    site = {**_checked_site(saved), "layout": None, "keep": None}
-    if saved.get("layout") is not None:
-        layout = Layout(**{name: tuple(each) for name, each in saved["layout"].items()})
-        for axis in layout.axes:
-            checks.integer("site axes", axis, low=0)
-        for unit in layout.unit:
-            checks.integer("site unit", unit, low=ALWAYS)
-        fits = (
-            len(layout.axes) == len(layout.shape)
-            and max(layout.axes) < saved["rank"]
-            and saved["batch_axis"] not in layout.axes
-            and layout.axes[0] == saved["axis"]
-            and math.prod(layout.shape) == len(layout.unit)
-            and set(layout.unit) - {ALWAYS} == set(range(saved["units"]))
-        )
-        if not fits:
-            raise ValueError(f"site layout does not fit {saved['units']} units")
-        site["layout"] = layout
-    if saved.get("keep") is not None:
-        rates = tuple(
-            checks.number("site keep", each, low=0, high=1, open_low=True, open_high=True)
-            for each in saved["keep"]
-        )
-        if len(rates) != saved["units"]:
-            raise ValueError(f"site keep must hold {saved['units']} rates, got {len(rates)}")
-        site["keep"] = rates
-    return Site(**site)
-
-
-def _checked_site(site: dict[str, Any]) -> dict[str, Any]:
-    for name in ("units", "rank"):
-        checks.integer(f"site {name}", site[name], low=1)
-    for name in ("axis", "batch_axis"):
-        checks.integer(f"site {name}", site[name], low=0)
-        if site[name] >= site["rank"]:
-            raise ValueError(f"site {name} must be below rank {site['rank']}, got {site[name]}")
-    if site["axis"] == site["batch_axis"]:
-        raise ValueError("site axis and batch_axis must differ")
-    if site.get("rate") is not None:
-        checks.number("site rate", site["rate"], low=0, high=1)
-    tokens = site.get("tokens")
-    if tokens is not None:
-        checks.integer("site tokens", tokens, low=0)
-        if tokens >= site["rank"] or tokens in (site["axis"], site["batch_axis"]):
-            raise ValueError(f"site tokens must be an axis of their own, got {tokens}")
-    if not isinstance(site["name"], str):
-        raise TypeError(f"site name must be a string, got {site['name']!r}")
-    if not isinstance(site.get("consumer"), str | None):
-        raise TypeError(f"site consumer must be a string or None, got {site['consumer']!r}")
-    return site
-
-
-def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
+def _compare(saved: Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
     """Raise unless the file has exactly the model's tensors, before any is copied."""
     where, tensors = saved.where, saved.tensors
     expected = dict(backbone.state_dict()) if saved.whole else {}
@@ -427,15 +268,6 @@ def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tens
                 f"{where} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
             )
-
-
-def _tuples(value: Any) -> Any:
-    """JSON has lists where the configuration has tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value
 
 
 def _share_mode(name: str) -> None:
