@@ -16,11 +16,12 @@ from gflowout.ensemble import Ensemble, EnsembleLosses
 from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.methods.base import Losses
-from gflowout.model import MaskedModel, unwrap, wrap
+from gflowout.model import MaskedModel
 from gflowout.predictive import Predictive
 from gflowout.serialization import load, save
 from gflowout.sites import Site
 from gflowout.units import Units
+from gflowout.wrapping import unwrap, wrap
 
 __version__ = "0.1.0"
 

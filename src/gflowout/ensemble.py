@@ -21,8 +21,9 @@ from gflowout.inclusion import Inclusion
 from gflowout.likelihoods import Likelihood
 from gflowout.members import check_members, check_same_sites, wrapped
 from gflowout.methods import Losses
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
 from gflowout.predictive import Predictive
+from gflowout.wrapping import wrap
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 from torch import nn
 
 from gflowout.likelihoods import Likelihood
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
+from gflowout.wrapping import wrap
 
 _NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
 """Arguments of a Gaussian that say how its noise is found, not what a label is."""

@@ -25,9 +25,10 @@ from gflowout import checks
 from gflowout.ensemble import Ensemble
 from gflowout.keys import PREFIX
 from gflowout.likelihoods import LIKELIHOODS
-from gflowout.model import MaskedModel, assemble
+from gflowout.model import MaskedModel
 from gflowout.saved import FORMAT, KEY, Saved, parts_of, read
 from gflowout.sites import INPUT, Site, input_size
+from gflowout.wrapping import assemble
 
 _OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
 """Tensors that wrapping added."""

@@ -26,10 +26,11 @@ from gflowout.experiments.vqa_data import Prepared
 from gflowout.experiments.vqa_section import section
 from gflowout.likelihoods import Categorical, MultiLabel
 from gflowout.methods import METHODS
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.values import canonical
 from gflowout.training import FitOptions, FitResult, fit
+from gflowout.wrapping import wrap
 
 DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 9}

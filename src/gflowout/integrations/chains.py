@@ -26,12 +26,13 @@ from gflowout.integrations import tabular
 from gflowout.integrations.recipes import Recipe, annealed, decayed
 from gflowout.integrations.tabular import Floats, Table
 from gflowout.likelihoods import Binary, Gaussian, Likelihood
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
 from gflowout.modes import evaluating
 from gflowout.predictive import Predictive
 from gflowout.training.alarms import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, ended
 from gflowout.trajectory import Noise, Trajectory
+from gflowout.wrapping import wrap
 
 ROWS = 4096
 """Rows that are predicted at a time."""

@@ -22,8 +22,9 @@ from gflowout.example import split_example
 from gflowout.finding import SiteNames
 from gflowout.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.methods import METHODS
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
 from gflowout.tracing import quiet
+from gflowout.wrapping import wrap
 
 KEEP = 0.9
 """Keep rate that masks start from: transformers are trained with little dropout, 0.1 as a rule."""

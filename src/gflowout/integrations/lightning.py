@@ -27,9 +27,10 @@ from gflowout.data import seeds  # noqa: E402
 from gflowout.finding import SiteNames  # noqa: E402
 from gflowout.likelihoods import Likelihood  # noqa: E402
 from gflowout.methods.base import Losses  # noqa: E402
-from gflowout.model import MaskedModel, wrap  # noqa: E402
+from gflowout.model import MaskedModel  # noqa: E402
 from gflowout.predictive import Predictive  # noqa: E402
 from gflowout.training.module import Unpack, hits, inputs_of, unpack  # noqa: E402
+from gflowout.wrapping import wrap  # noqa: E402
 
 __all__ = ["MaskedMixin"]
 

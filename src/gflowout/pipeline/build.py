@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gflowout.backbones import MLP, ResNet18
 from gflowout.methods import METHODS
-from gflowout.model import MaskedModel, wrap
+from gflowout.model import MaskedModel
 from gflowout.pipeline.config import BackboneConfig, Config, ConfigError
 from gflowout.pipeline.preprocess import Problem
+from gflowout.wrapping import wrap
 
 Backbone = MLP | ResNet18
 
