@@ -9,7 +9,7 @@ nothing of models or files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ TOP = 0xFFFFFF00
 FIRST, SECOND = 0x7FEB352D, 0x4C957F2D  # odd and below 2**31: products stay below 2**63
 BETWEEN = 0x05A308D3
 
-_SEEDS = (0x243F6A88, 0x05A308D3)  # digits of pi: for the two words of a key of seed and row,
-_DRAWS = (0x13198A2E, 0x03707344)  # for those of a draw, which must not be a row's,
-_UNITS = 0x24093822  # and for the word of a unit
+SEEDS = (0x243F6A88, 0x05A308D3)  # digits of pi: for the two words of a key of seed and row,
+DRAWS = (0x13198A2E, 0x03707344)  # for those of a draw, which must not be a row's,
+UNITS = 0x24093822  # and for the word of a unit
 
 
 class Hashed(Noise):
@@ -38,8 +38,7 @@ class Hashed(Noise):
         seed: A scalar of int64; any value.
         draws: Numbers of the draws in the pass, one copy of the batch each.
         source: What tells this source from others of the same seed, such as an ensemble's member.
-        opaque: Use operators of our own, which the exporter to ONNX knows: few large steps take it
-            a fraction of the time that many small ones do.
+        opaque: Use an operator of our own, which the exporter to ONNX knows, for fewer steps.
 
     Examples:
         >>> seed, like = torch.tensor(7), torch.zeros(())
@@ -57,11 +56,8 @@ class Hashed(Noise):
         self.draws = draws
         self.source = source
         self.calls = 0
-        self._mixed: Callable[[Tensor, int], Tensor] = _mixed if opaque else mixed
-        self._spread: Callable[[Tensor, Tensor, Tensor], Tensor] = _spread if opaque else spread
-        low, high = seed & WORD, (seed >> 32) & WORD
-        self._seeds = [self._mixed(self._mixed(low, tag) ^ high, tag) for tag in _SEEDS]
-        self._rows: tuple[Any, list[Tensor]] | None = None
+        self.seed = seed
+        self._hashed = _hashed if opaque else hashed
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return [copies * rows, units] numbers in [0, 1), multiples of 2**-24.
@@ -72,12 +68,10 @@ class Hashed(Noise):
             like: Gives the device.
         """
         self.calls += 1
-        first, second = (
-            self._mixed(row ^ self._draw_keys(tag, like.device), tag)
-            for row, tag in zip(self._row_keys(rows, like.device), _DRAWS, strict=True)
-        )
-        places = [mixed(unit, _UNITS) for unit in range(units)]
-        return self._spread(first, second, torch.tensor(places, device=like.device)).flatten(0, 1)
+        places = torch.arange(rows, device=like.device).unsqueeze(-1)
+        columns = torch.tensor([mixed(unit, UNITS) for unit in range(units)], device=like.device)
+        first, second = (self._draw_words(tag, like.device) for tag in DRAWS)
+        return self._hashed(self.seed, places, first, second, columns).flatten(0, 1)
 
     def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return as many standard normal numbers, by the method of Box and Muller."""
@@ -87,20 +81,33 @@ class Hashed(Noise):
         angle = 2 * math.pi * angle
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], -1)[:, :units]
 
-    def _row_keys(self, rows: Any, device: torch.device) -> list[Tensor]:
-        """Words of seed and row, [rows, 1] each; the same for all calls with so many rows."""
-        # Compared by identity: asking whether unknown numbers are equal would decide them.
-        if self._rows is None or self._rows[0] is not rows:
-            places = torch.arange(rows, device=device).unsqueeze(-1)
-            pairs = zip(self._seeds, _SEEDS, strict=True)
-            self._rows = rows, [self._mixed(seed ^ places, tag) for seed, tag in pairs]
-        return self._rows[1]
-
-    def _draw_keys(self, tag: int, device: torch.device) -> Tensor:
+    def _draw_words(self, tag: int, device: torch.device) -> Tensor:
         """Words of source, call and draw, which are known beforehand, [copies, 1, 1]."""
         before = mixed(mixed(self.source, tag) ^ self.calls, tag)
         words = [mixed(before ^ draw, tag) for draw in self.draws]
         return torch.tensor(words, device=device).reshape(-1, 1, 1)
+
+
+def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    """Numbers in [0, 1) for every draw, row and column.
+
+    Args:
+        seed: A scalar.
+        rows: Numbers of the rows, [rows, 1].
+        first: A word for every draw, [draws, 1, 1].
+        second: Another.
+        columns: A word for every column, [columns].
+
+    Returns:
+        [draws, rows, columns] of float32.
+    """
+    keys = []
+    for draws, seeds_tag, draws_tag in zip((first, second), SEEDS, DRAWS, strict=True):
+        key = mixed(mixed(seed & WORD, seeds_tag) ^ ((seed >> 32) & WORD), seeds_tag)
+        keys.append(mixed(mixed(key ^ rows, seeds_tag) ^ draws, draws_tag))
+    words = (fold((keys[0] ^ columns) * FIRST) ^ keys[1]) * SECOND
+    numbers: Tensor = (words & TOP).to(torch.float32) * 2.0**-32
+    return numbers
 
 
 def mixed(word: Any, tag: int) -> Any:
@@ -122,37 +129,11 @@ def fold(product: Any) -> Any:
     return (product & WORD) ^ (product >> 32)
 
 
-def spread(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    """Numbers in [0, 1) for every row and column.
-
-    Args:
-        first: One word of the rows' keys, [..., 1].
-        second: The other.
-        columns: The columns' words, [units].
-
-    Returns:
-        [..., units] of float32.
-    """
-    words = (fold((first ^ columns) * FIRST) ^ second) * SECOND
-    return (words & TOP).to(torch.float32) * 2.0**-32
+@torch.library.custom_op("gflowout::hashed", mutates_args=())
+def _hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    return hashed(seed, rows, first, second, columns)
 
 
-@torch.library.custom_op("gflowout::mixed", mutates_args=())
-def _mixed(word: Tensor, tag: int) -> Tensor:
-    result: Tensor = mixed(word, tag)
-    return result
-
-
-@_mixed.register_fake
-def _(word: Tensor, tag: int) -> Tensor:
-    return torch.empty_like(word)
-
-
-@torch.library.custom_op("gflowout::spread", mutates_args=())
-def _spread(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    return spread(first, second, columns)
-
-
-@_spread.register_fake
-def _(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    return (first ^ columns).to(torch.float32)
+@_hashed.register_fake
+def _(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
+    return (rows ^ first ^ columns).to(torch.float32)

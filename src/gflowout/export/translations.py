@@ -34,9 +34,20 @@ def translations() -> dict[Any, Any]:
         once = fold(op.Mul(op.BitwiseXor(word, number(tag)), number(noise.FIRST)))
         return fold(op.Mul(op.BitwiseXor(once, number(noise.BETWEEN)), number(noise.SECOND)))
 
-    def spread(first: Any, second: Any, columns: Any) -> Any:
-        once = fold(op.Mul(op.BitwiseXor(first, columns), number(noise.FIRST)))
-        words = op.Mul(op.BitwiseXor(once, second), number(noise.SECOND))
+    def hashed(seed: Any, rows: Any, first: Any, second: Any, columns: Any) -> Any:
+        word = number(noise.WORD)
+        low = op.BitwiseAnd(seed, word)
+        # Exact, so that it does not matter how a division rounds.
+        high = op.Div(op.Sub(seed, low), number(2**32))
+        high = op.BitwiseAnd(high, word)
+        keys = []
+        pairs = zip((first, second), noise.SEEDS, noise.DRAWS, strict=True)
+        for draws, seeds_tag, draws_tag in pairs:
+            key = mixed(op.BitwiseXor(mixed(low, seeds_tag), high), seeds_tag)
+            key = mixed(op.BitwiseXor(key, rows), seeds_tag)
+            keys.append(mixed(op.BitwiseXor(key, draws), draws_tag))
+        words = fold(op.Mul(op.BitwiseXor(keys[0], columns), number(noise.FIRST)))
+        words = op.Mul(op.BitwiseXor(words, keys[1]), number(noise.SECOND))
         bits = op.Cast(op.BitwiseAnd(words, number(noise.TOP)), to=kinds.FLOAT)
         return op.Mul(bits, op.Constant(value_float=2.0**-32))
 
@@ -61,7 +72,6 @@ def translations() -> dict[Any, Any]:
         return op.Reshape(wide, op.Concat(before, op.Constant(value_ints=[-1]), after, axis=0))
 
     return {
-        torch.ops.gflowout.mixed.default: mixed,
-        torch.ops.gflowout.spread.default: spread,
+        torch.ops.gflowout.hashed.default: hashed,
         torch.ops.aten.repeat_interleave.self_int: repeat_interleave,
     }
