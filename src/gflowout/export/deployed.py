@@ -132,6 +132,10 @@ class Deployed(nn.Module):
         Returns:
             By name, as in :func:`gflowout.export.answers.answers`.
         """
+        first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
+        for rows in others:  # one unknown size, not several
+            message = "all inputs must have the same number of rows"
+            torch._check(rows == first, lambda: message)  # type: ignore[no-untyped-call]
         args, kwargs = self._call(inputs)
         masks = [inputs[name] for name in self._given]
         shares = [torch.split(mask, list(self.counts)) for mask in masks]
