@@ -6,18 +6,13 @@ are folded into one batch where the backbone allows it. Knows nothing of file fo
 
 from __future__ import annotations
 
-import builtins
 import copy
 import dataclasses
 import inspect
 import keyword
 import re
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -134,8 +129,7 @@ class Deployed(nn.Module):
         """
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
-            message = "all inputs must have the same number of rows"
-            torch._check(rows == first, lambda: message)  # type: ignore[no-untyped-call]
+            torch._check(rows == first, _unequal)  # type: ignore[no-untyped-call]
         args, kwargs = self._call(inputs)
         masks = [inputs[name] for name in self._given]
         shares = [torch.split(mask, list(self.counts)) for mask in masks]
@@ -252,6 +246,10 @@ class Deployed(nn.Module):
         self.example[name] = value
 
 
+def _unequal() -> str:
+    return "all inputs must have the same number of rows"
+
+
 def _with_names(module: Deployed, names: tuple[str, ...]) -> None:
     """Let the module be called by these names; the tracer reads them off the signature."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -275,34 +273,3 @@ def _readable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
             name += "_"
         found[name] = tensor
     return found
-
-
-_tracing = threading.Lock()
-
-
-@contextmanager
-def any_batch() -> Iterator[None]:
-    """Let the number of rows stay unknown while this library's own code is traced.
-
-    ``len`` of a tensor must be a plain number, which would fix the size of the batch in the file.
-    Within the block, modules of this library see a ``len`` that gives the symbol that ``shape``
-    has; for everything else it is the one that they know.
-    """
-
-    def length(value: Any) -> Any:
-        return value.shape[0] if isinstance(value, Tensor) and value.dim() else builtins.len(value)
-
-    package = __name__.split(".")[0]
-    with _tracing:
-        seen = [
-            vars(module)
-            for name, module in list(sys.modules.items())
-            if name.startswith(f"{package}.") and module is not None
-        ]
-        for names in seen:
-            names["len"] = length
-        try:
-            yield
-        finally:
-            for names in seen:
-                del names["len"]

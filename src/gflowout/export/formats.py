@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.export.deployed import Deployed, ExportError, any_batch
+from gflowout.export.deployed import Deployed, ExportError
 from gflowout.export.translations import translations
 from gflowout.extras import require
 
@@ -126,7 +126,7 @@ def _traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
     }
     deployed.opaque = opaque
     try:
-        with torch.no_grad(), any_batch():
+        with torch.no_grad():
             program = torch.export.export(
                 deployed, (), kwargs=dict(deployed.example), dynamic_shapes=shapes
             )
