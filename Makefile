@@ -52,4 +52,4 @@ parity: install
 	$(BIN)/python tests/corruption_parity.py --data-dir "$(DATA)"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache docs/_build

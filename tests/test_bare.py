@@ -27,6 +27,7 @@ PACKAGES = (
     "gflowout.data.transforms",
     "gflowout.data.vqa",
     "gflowout.distributed",
+    "gflowout.export",
     "gflowout.inclusion",
     "gflowout.integrations",
     "gflowout.runs",

@@ -52,6 +52,8 @@ def test_every_table_has_every_method(written: Path) -> None:
     names = [table.name for table in bench.tables(2, 1, 1, quick=True)]
     assert list(record["tables"]) == [name for name in names if name not in DEEP]
     for table, result in record["tables"].items():
+        if table.startswith("export-"):
+            continue  # below
         few = methods.FEW if table == "resnet-predict-16" else SOME
         if "mlp" in table or "resnet" in table:
             assert list(result["cases"]) == [methods.BARE, *few]
@@ -73,6 +75,24 @@ def test_every_table_has_every_method(written: Path) -> None:
                 assert rate == pytest.approx(batch / case["seconds"]["median"])
     for name in ("mlp-step", "resnet-step"):
         assert set(record["tables"][name]["cases"]["gflowout"]["ratio_to"]) == {"bare", "mc"}
+
+
+def test_files_are_compared_with_pytorch(written: Path) -> None:
+    cases = json.loads((written / "b.json").read_text())["tables"]["export-mlp"]["cases"]
+    assert list(cases) == ["gflowout, predict", "gflowout, onnxruntime"]
+    ours, theirs = (case["seconds"]["median"] for case in cases.values())
+    figures = cases["gflowout, onnxruntime"]["figures"]
+    assert figures["÷ predict"] == pytest.approx(theirs / ours)
+    assert 0 < figures["largest difference"] < 1e-5
+    assert 1 < figures["MB"] < 2
+
+
+def test_tables_without_their_packages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    everything = bench.tables(2, 1, 1)
+    assert not any(table.name.startswith("export") for table in command._chosen(everything, []))
+    asked = [table.name for table in command._chosen(everything, ["export"])]
+    assert asked == [f"export-{name}" for name in ("mlp", "resnet", "bn-conv", "transformer")]
 
 
 def test_environment_is_recorded_and_names_no_place(written: Path) -> None:

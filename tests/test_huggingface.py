@@ -40,6 +40,7 @@ from transformers import (
 from transformers.utils.generic import find_labels
 
 import gflowout as gfo
+from gflowout import serialization
 from gflowout.extras import MissingExtraError
 from gflowout.integrations.huggingface import (
     TrainerModel,
@@ -486,7 +487,11 @@ def test_a_run_is_taken_up_from_its_checkpoint(trained: Own, tmp_path: Path) -> 
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
-def test_folders(trained: Own, tmp_path: Path) -> None:
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_folders(trained: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "kept"
     save_pretrained(trained.model, folder)
     names = {each.name for each in folder.iterdir()}
@@ -508,6 +513,13 @@ def test_folders(trained: Own, tmp_path: Path) -> None:
         assert torch.equal(loaded.predict(**batch, generator=seeded()).outputs, expected)
         assert loaded.spec.padding == "attention_mask"
     loaded.train()(**batch, y=labels).total.backward()
+    with monkeypatch.context() as stopped:
+        stopped.setattr(serialization, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_pretrained(trained.model, folder)
+    with pytest.raises(FileNotFoundError, match=r"folder must hold"):  # no new beside old
+        load_pretrained(folder)
+    save_pretrained(trained.model, folder)
     with pytest.raises(FileNotFoundError, match=r"folder must hold 'gflowout.safetensors'"):
         load_pretrained(tmp_path)
     with pytest.raises(TypeError, match="model must be a wrapped model of transformers"):

@@ -134,8 +134,76 @@ def test_a_checkpoint_resumes_and_loads(tmp_path: Path) -> None:
     loaded = Masked.load_from_checkpoint(tmp_path / "one.ckpt", weights_only=True)
     x = points()[0]
     assert torch.equal(loaded.predict_step(x, 0).samples, module.predict_step(x, 0).samples)
-    trainer(2).fit(loaded, loader(), ckpt_path=tmp_path / "one.ckpt", weights_only=True)
+    second = trainer(2)
+    second.fit(loaded, loader(), ckpt_path=tmp_path / "one.ckpt", weights_only=True)
+    assert second.global_step == 12  # six of which were taken before
     assert not torch.equal(loaded.predict_step(x, 0).samples, module.predict_step(x, 0).samples)
+
+
+def test_the_size_of_the_data_is_that_of_each_training() -> None:
+    module, told = Masked("id-gflowout"), Masked("id-gflowout", train_size=77)
+    for count in (100, 200):
+        for each in (module, told):
+            trainer(1).fit(each, loader(count))
+        assert module.masked.method.options.train_size == count
+        assert told.masked.method.options.train_size == 77
+
+
+class Gated(nn.Module):
+    """A network of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        h = torch.relu(self.body(x))
+        return self.head(h if gate is None else h * gate)
+
+
+def test_a_second_input_is_no_label() -> None:
+    class Two(MaskedMixin):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Gated()
+            example = (torch.zeros(2, 2), torch.ones(2, 8))
+            self.add_masks("net", "mc", ["body"], likelihood=gfo.Categorical(3), example=example)
+
+    module, (x, y) = Two(), points(20)
+    gate = (torch.rand(20, 8) > 0.5).float()
+    expected = module.predict_step((x, gate, y), 0).samples
+    assert torch.equal(module.predict_step((x, gate), 0).samples, expected)
+    assert torch.equal(module.predict_step({"x": x, "gate": gate}, 0).samples, expected)
+    without = module.predict_step(x, 0).samples
+    assert not torch.equal(without, expected)
+
+
+def test_names_of_parameters_go_with_them() -> None:
+    class Own(Plain):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.named_parameters(), lr=0.01)
+
+    class Both(MaskedMixin, Own):
+        def __init__(self) -> None:
+            super().__init__()
+            example = (torch.zeros(2, 2),)
+            self.add_masks(
+                "net",
+                "gflowout",
+                ["0.1"],
+                likelihood=gfo.Categorical(3),
+                example=example,
+                generator_lr=1e-4,
+            )
+
+    module = Both()
+    by_name = dict(module.named_parameters())
+    groups = module.configure_optimizers().param_groups
+    assert [group["lr"] for group in groups] == [0.01, 1e-4]
+    for group in groups:
+        assert len(group["params"]) == len(group["param_names"]) > 0
+        for name, parameter in zip(group["param_names"], group["params"], strict=True):
+            assert by_name[name] is parameter
 
 
 def test_weights_of_the_plain_module_fit() -> None:

@@ -179,7 +179,7 @@ def test_all_kinds_of_padding_mean_the_same() -> None:
     model, given = wrapped(), call(8)
     expected = model.predict(**given).outputs
     for mask in (given["mask"].bool(), given["mask"].float(), 3 * given["mask"].to(torch.int8)):
-        found = model.predict(given["x"], mask.bool(), samples=20).outputs
+        found = model.predict(given["x"], mask.bool().to(mask.dtype), samples=20).outputs
         assert torch.equal(found, expected)
         runner = model.spec.real_positions(model.backbone, (given["x"], mask), {})
         assert runner is not None

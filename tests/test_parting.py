@@ -117,8 +117,8 @@ def test_predictions_are_the_same(name: str, sites: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_training_steps_are_the_same(name: str) -> None:
-    model = wrapped(name)
-    x, y = torch.randn(BATCH, SIZE), torch.tensor([0, 1, 1])
+    model = wrapped(name).double()  # shared masks have gradients that cancel up to rounding
+    x, y = torch.randn(BATCH, SIZE).double(), torch.tensor([0, 1, 1])
     results = []
     for _ in range(2):
         torch.manual_seed(1)

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from gflowout import checks
 from gflowout.bench.depth import depth_tables
+from gflowout.bench.export_tables import export_tables
 from gflowout.bench.memory import memory_table
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.overhead import data_tables, fit_table
@@ -42,6 +44,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats, 10 if quick else 1),
         fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),
+        *export_tables(mlp_repeats, resnet_repeats, quick),
     ]
 
 
@@ -120,7 +123,10 @@ def run(
 
 
 def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
-    """The tables of a name; or, where no table has it, of names that start with it."""
+    """The tables of a name; or, where no table has it, of names that start with it.
+
+    Without names, all that this machine has the packages for.
+    """
     names = [table.name for table in everything]
     wanted: set[str] = set()
     for name in only:
@@ -128,7 +134,9 @@ def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
         if name not in names and not group:
             checks.choice("only", name, names)
         wanted |= {name} if name in names else group
-    return [table for table in everything if not only or table.name in wanted]
+    if only:
+        return [table for table in everything if table.name in wanted]
+    return [table for table in everything if all(map(find_spec, table.needs))]
 
 
 def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Table:
             table's models are in memory.
         further: Gives more figures of the cases, for columns of their own.
         cost: About how long a round takes, in seconds; tells the progress bar what is left.
+        needs: Packages without which the table is left out, unless it is asked for by name.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Table:
     build: Callable[[], dict[str, Case]]
     further: Further | None = None
     cost: float = 1.0
+    needs: Sequence[str] = ()
 
     @property
     def turns(self) -> int:

@@ -48,6 +48,8 @@ def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike
             "model must be a wrapped model of transformers, got "
             f"{type(model).__name__}; save others with gfo.save"
         )
+    # Never new weights beside old masks, whenever it is stopped.
+    (Path(folder) / FILE).unlink(missing_ok=True)
     masked.backbone.save_pretrained(folder)
     serialization.save(masked, Path(folder) / FILE, backbone=False)
 

@@ -39,8 +39,9 @@ class MaskedOutput(ModelOutput):
     Attributes:
         loss: In training what the method minimises; in evaluation the negative log-likelihood of
             the labels, averaged over the batch. ``None`` without labels.
-        logits: In training those of one drawn mask; in evaluation such that their softmax (sigmoid
-            for several labels) is the mean predicted probability. Means in regression.
+        logits: In evaluation such that their softmax (sigmoid for several labels) is the mean
+            predicted probability; means in regression. In training those of one drawn mask, which
+            a posterior draws that may have seen the labels: no measure of how good a model is.
         nll: In training, the part of the loss that trains the backbone.
         tb: In training, the part that trains the posterior.
         prior: In training, the part that trains the prior.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from gflowout import checks
@@ -45,6 +46,7 @@ class _Masking:
     seed: int
     generator_lr: float | None
     log_z_lr: float | None
+    counts: bool
 
 
 class MaskedMixin(lightning.LightningModule):
@@ -126,7 +128,9 @@ class MaskedMixin(lightning.LightningModule):
             getattr(owner, name), method, sites, likelihood=likelihood, example=example, **options
         )
         setattr(owner, name, model)
-        self._masking = _Masking(network, unpack, samples, seed, generator_lr, log_z_lr)
+        # A size that was not given is that of whatever is trained on.
+        counts = getattr(model.method.options, "train_size", 0) is None
+        self._masking = _Masking(network, unpack, samples, seed, generator_lr, log_z_lr, counts)
         return model
 
     @property
@@ -141,8 +145,7 @@ class MaskedMixin(lightning.LightningModule):
         super().on_train_start()
         loader: Any = self.trainer.train_dataloader
         data: Any = getattr(loader, "dataset", None)
-        unknown = getattr(self.masked.method.options, "train_size", 0) is None
-        if unknown and hasattr(data, "__len__"):
+        if self._told.counts and hasattr(data, "__len__"):
             self.masked.set_options(train_size=len(data))
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -189,7 +192,7 @@ class MaskedMixin(lightning.LightningModule):
 
         ``Trainer.predict`` returns a list of them; :meth:`gflowout.Predictive.join` makes it one.
         """
-        args, kwargs = inputs_of(batch, self._told.unpack)
+        args, kwargs = inputs_of(batch, self._told.unpack, self.masked)
         return self._draw(args, kwargs, batch_idx, dataloader_idx)
 
     def configure_optimizers(self) -> Any:
@@ -289,8 +292,15 @@ def _move(
     """Give parameters a group of their own, like the one they are in but for the rate."""
     moved = {id(parameter) for parameter in parameters}
     settings: dict[str, Any] = {}
+    names: dict[int, str] = {}
     for group in optimiser.param_groups:
-        if any(id(parameter) in moved for parameter in group["params"]):
-            settings = {key: value for key, value in group.items() if key != "params"}
-            group["params"] = [p for p in group["params"] if id(p) not in moved]
-    optimiser.add_param_group({**settings, "params": parameters, "lr": rate, "name": name})
+        stays = [id(parameter) not in moved for parameter in group["params"]]
+        if all(stays):
+            continue
+        settings = {key: group[key] for key in group if key not in ("params", "param_names")}
+        if "param_names" in group:  # of an optimiser that was made from named parameters
+            names |= dict(zip(map(id, group["params"]), group["param_names"], strict=True))
+            group["param_names"] = list(compress(group["param_names"], stays))
+        group["params"] = list(compress(group["params"], stays))
+    named = [(names.get(id(each), name), each) for each in parameters] if names else parameters
+    optimiser.add_param_group({**settings, "params": named, "lr": rate, "name": name})

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+_MOMENT = 1.0
+"""Seconds for which a lock is asked for again: a copy of a process that was killed just now and has
+not come to close what it copied, lets go of it then."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -39,12 +43,10 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
     Raises:
         BusyError: If another process holds it and ``wait`` is false.
     """
-    import fcntl  # not on Windows, where the rest of the package must still import
-
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _take(handle, wait)
         except BlockingIOError:
             owner = os.pread(handle, 100, 0).decode(errors="replace").strip()
             raise BusyError(f"{path.parent}: {doing} ({owner or 'unknown'})") from None
@@ -60,3 +62,16 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
         yield
     finally:
         os.close(handle)
+
+
+def _take(handle: int, wait: bool) -> None:
+    import fcntl  # not on Windows, where the rest of the package must still import
+
+    end = time.monotonic() + _MOMENT
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)

@@ -56,15 +56,27 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     )
 
 
-def inputs_of(batch: Any, unpack: Unpack) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Take a batch apart that may have no labels: a tensor, a tuple with labels, or a mapping."""
+def inputs_of(
+    batch: Any, taken: Unpack, model: MaskedModel
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Take a batch apart that may have no labels: a tensor, a tuple or a mapping.
+
+    A tuple with as many elements as the example of the model had arguments has no labels.
+
+    Args:
+        batch: With or without labels.
+        taken: Takes one with labels apart.
+        model: Knows its example.
+    """
     if isinstance(batch, Tensor):
         return (batch,), {}
-    if isinstance(batch, tuple | list) and len(batch) == 1:
-        return tuple(batch), {}
+    if isinstance(batch, tuple | list):
+        inputs = len({path.split(".")[0] for path in model.spec.shapes})
+        if len(batch) == 1 or (taken is unpack and len(batch) == inputs):
+            return tuple(batch), {}
     if isinstance(batch, Mapping) and not {"y", "labels"} & set(batch):
         return (), dict(batch)
-    args, kwargs, _ = unpack(batch)
+    args, kwargs, _ = taken(batch)
     return args, kwargs
 
 
@@ -179,7 +191,7 @@ class MaskedModule(lightning.LightningModule):
 
         ``Predictive.join`` makes one of those of all batches.
         """
-        args, kwargs = inputs_of(batch, self.unpack)
+        args, kwargs = inputs_of(batch, self.unpack, self.model)
         return self._predict(args, kwargs, index)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
