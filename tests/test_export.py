@@ -6,9 +6,9 @@ One ONNX file holds a model of every method, as members of an ensemble: making o
 from __future__ import annotations
 
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import gflowout as gfo
 from gflowout.backbones import ResNet18
 from gflowout.export import Deployed, ExportError, deployed, export, formats, read_metadata
+from gflowout.export.writing import describe
 from gflowout.extras import MissingExtraError
 from gflowout.trajectory import Trajectory
 
@@ -361,6 +362,12 @@ class TestFile:
         assert about["likelihood"] == {"name": "Categorical", "classes": 3}
         assert about["samples"] == sum(member["samples"] for member in about["members"])
         assert {"name": "input", "dtype": "float32", "shape": ["batch", 4]} in about["inputs"]
+        assert about["scale"] is None
+
+    def test_metadata_tells_the_scale(self):
+        entry = ENTRIES["gaussian"]
+        module = Deployed(entry.shared("mc"), *entry.call(3), samples=2, scale=(100.0, 3.0))
+        assert describe(module, {})["scale"] == [100.0, 3.0]
 
     def test_says_what_it_takes_and_gives(self, written):
         import onnxruntime
@@ -384,18 +391,32 @@ class TestFile:
         assert read_metadata(done.path) == done.metadata
 
     def test_model_and_random_state_are_left_alone(self, tmp_path: Path):
-        model = SMALL.wrap("gflowout")
+        net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+        model = gfo.wrap(net, "gflowout", ["2"], likelihood=gfo.Categorical(3), example=(X,))
         model.train()
         model.backbone[0].eval()
         modes = [module.training for module in model.modules()]
         state = {name: value.clone() for name, value in model.state_dict().items()}
         before = torch.get_rng_state()
-        export(model, tmp_path / "m", (X,), format="torch-export", samples=2, check=False)
+        export(model, tmp_path / "m", (X,), format="torch-export", samples=2, check=True)
         assert torch.equal(torch.get_rng_state(), before)
         assert [module.training for module in model.modules()] == modes
         assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
         assert all(parameter.requires_grad for parameter in model.parameters())
-        assert "len" not in vars(sys.modules["gflowout.sites"])
+
+    def test_autocast_around_it_does_not_matter(self, tmp_path: Path):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            done = export(SMALL.shared("mc"), tmp_path / "m", (X,), format="torch-export")
+        module = Deployed(SMALL.shared("mc"), (X,), {})
+        assert module.run(at(1))["mean"].dtype == torch.float32
+        found = opened(done.path, "torch-export")(at(1))
+        torch.testing.assert_close(found, module.run(at(1)), atol=1e-6, rtol=0)
+
+    def test_preparation_by_an_empty_module(self, tmp_path: Path):
+        likelihood, empty = gfo.Categorical(3), nn.Sequential()
+        model = gfo.wrap(BatchNormed(), "none", (), likelihood=likelihood, example=(X,))
+        done = export(model, tmp_path / "m", (X,), format="torch-export", prepare=empty)
+        assert [port.name for port in done.inputs] == ["input", "seed"]  # not "x", the backbone's
 
 
 class TestErrors:
@@ -427,6 +448,27 @@ class TestErrors:
             self.write(model, path, scale=(0.0, 1.0))
         with pytest.raises(TypeError, match=r"prepare must be an nn\.Module"):
             self.write(model, path, prepare=torch.relu)
+        with pytest.raises(TypeError, match=r"example must hold .* got \(ndarray\); turn arrays"):
+            self.write(model, path, (X.numpy(),))
+        regression = ENTRIES["gaussian"]
+        for scale in ((1.0,), (1.0, 2.0, 3.0), 1.0):
+            with pytest.raises((TypeError, ValueError), match=r"scale must be two numbers, .* got"):
+                self.write(regression.shared("mc"), path, regression.call(3)[0], scale=scale)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("metadata", "message"),
+        [
+            ({"samples": 3, "about": 1}, r"metadata must leave .* got \['samples'\]; taken are .*"),
+            ({"scale": 3}, r"got \['scale'\]; taken are \['format', 'gflowout', .*'outputs'\]"),
+            ({"loss": float("nan")}, "metadata must hold JSON values, got .*nan"),
+            ({"classes": {1, 2}}, "metadata must hold JSON values, got .*set"),
+            (["classes"], "metadata must be a mapping, got list"),
+        ],
+    )
+    def test_metadata(self, metadata: Any, message: str, tmp_path: Path):
+        with pytest.raises((TypeError, ValueError), match=message):
+            self.write(SMALL.shared("none"), tmp_path / "m", metadata=metadata)
         assert not list(tmp_path.iterdir())
 
     def test_masks_without_sites(self, tmp_path: Path):
@@ -453,6 +495,50 @@ class TestErrors:
         with pytest.raises(ExportError, match="cannot be traced"):
             self.write(model, tmp_path / "m")
         assert not list(tmp_path.iterdir())
+
+    def test_tracer_prints_nothing(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+        class Looks(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) * (1 if x.sum() > 0 else 2)
+
+        model = gfo.wrap(Looks(4, 3), "none", (), likelihood=gfo.Categorical(3), example=(X,))
+        with pytest.raises(ExportError, match=r"cannot be traced: .*data-dependent"):
+            self.write(model, tmp_path / "m")
+        assert capfd.readouterr() == ("", "")
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("rows == 9", "something else with a batch of 9: .*looks at the size"),
+            ("x.numel() == 4 * 1013", "something else with a batch of 1013: "),
+            ("2 * rows + 7 == 4007", "something else with a batch of 2000: "),
+            ("rows % 5 == 0", "something else with a batch of 5: "),
+            ("rows == 1", "something else with a batch of one row than with several: "),
+        ],
+    )
+    def test_backbone_that_does_something_else_for_some_batches(
+        self, code: str, message: str, tmp_path: Path
+    ):
+        class Some(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                y, rows = super().forward(x), x.shape[0]
+                return 2 * y if eval(code, {"rows": rows, "x": x}) else y
+
+        model = gfo.wrap(Some(4, 3), "none", (), likelihood=gfo.Categorical(3), example=(X,))
+        with pytest.raises(ExportError, match=message):
+            self.write(model, tmp_path / "m", check=False)
+        assert not list(tmp_path.iterdir())
+
+    def test_backbone_that_fails_on_one_row(self, tmp_path: Path):
+        class Two(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                if x.shape[0] == 1:
+                    raise RuntimeError("two, please")
+                return super().forward(x)
+
+        model = gfo.wrap(Two(4, 3), "none", (), likelihood=gfo.Categorical(3), example=(X,))
+        with pytest.raises(ExportError, match="fails on a batch of one row: two, please"):
+            self.write(model, tmp_path / "m", check=False)
 
     def test_backbone_for_some_batches_only(self, tmp_path: Path):
         class Some(nn.Linear):
@@ -495,14 +581,29 @@ class TestErrors:
             self.write(SMALL.shared("none"), tmp_path / "m", format="onnx")
         assert not list(tmp_path.iterdir())
 
-    def test_too_large_for_onnx(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written):
-        import onnx
-
-        made = SimpleNamespace(model_proto=onnx.load(written.path))
-        monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: made)
-        monkeypatch.setattr(formats, "_LARGEST", 1000)
-        with pytest.raises(ExportError, match="2 GB at most"):
+    @pytest.mark.parametrize("limit", [100, 1000])  # less than the weights, than the file
+    def test_too_large_for_onnx(self, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(formats, "_LARGEST", limit)
+        with pytest.raises(ExportError, match="2 GB at most: take format="):
             self.write(SMALL.shared("none"), tmp_path / "m", format="onnx")
+        assert not list(tmp_path.iterdir())
+
+    def test_larger_than_protobuf_allows(self):
+        from google.protobuf.message import EncodeError
+
+        class Large:
+            def SerializeToString(self) -> bytes:  # noqa: N802
+                raise EncodeError("Failed to serialize proto")
+
+        with pytest.raises(ExportError, match=r"more than 2 GB, .* take format="):
+            formats._serialized(Large())
+
+    def test_precision_that_onnxruntime_does_not_have(self, tmp_path: Path):
+        x, net = X.bfloat16(), nn.Linear(4, 3).bfloat16()
+        model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
+        with pytest.raises(ExportError, match=r"onnxruntime cannot run .* model\.float\(\)"):
+            self.write(model, tmp_path / "m", (x,), format="onnx")
+        assert not list(tmp_path.iterdir())
 
     def test_not_our_file(self, tmp_path: Path):
         (tmp_path / "m").write_bytes(b"nothing")
@@ -510,6 +611,21 @@ class TestErrors:
             read_metadata(tmp_path / "m")
         with pytest.raises(FileNotFoundError):
             read_metadata(tmp_path / "none")
+
+    @pytest.mark.parametrize("text", ["{", "[1]", b"\xff"])
+    def test_damaged_metadata(self, text: str | bytes, tmp_path: Path):
+        with zipfile.ZipFile(tmp_path / "m", "w") as archive:
+            archive.writestr("m/extra/gflowout.json", text)
+        with pytest.raises(ExportError, match="the metadata is damaged"):
+            read_metadata(tmp_path / "m")
+
+    def test_damaged_archive(self, tmp_path: Path):
+        path = tmp_path / "m"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("m/extra/gflowout.json", "{}")
+        path.write_bytes(path.read_bytes().replace(b"{}", b"{]", 1))
+        with pytest.raises(ExportError, match="the archive is damaged"):
+            read_metadata(path)
 
     def test_inputs_with_names_that_are_taken(self):
         class Mean(nn.Linear):

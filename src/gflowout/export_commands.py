@@ -46,7 +46,7 @@ def export(
     """Write a trained model as one file that predicts with uncertainty, without this library.
 
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
-    any size. See docs/deployment.md.
+    one row or more. See docs/deployment.md.
     """
     from gflowout import checks
     from gflowout.train_commands import _told

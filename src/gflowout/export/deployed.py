@@ -32,7 +32,18 @@ SEED = "seed"
 
 
 class ExportError(ValueError):
-    """A model cannot be written as a file, or the file does not do what the model does."""
+    """A model cannot be written as a file, or the file does not do what the model does.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x = torch.randn(5, 4)
+        >>> net = nn.Linear(4, 3)
+        >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
+        >>> Deployed(model, (x,), {}, masks=True)
+        Traceback (most recent call last):
+            ...
+        gflowout.export.deployed.ExportError: masks=True needs a model with sites, this one has none
+    """
 
 
 class Deployed(nn.Module):
@@ -55,6 +66,18 @@ class Deployed(nn.Module):
         example: A call of this module, by name of the input.
         batched: Names of the inputs that carry the batch, with the axis that does.
         samples: Draws in all.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x = torch.randn(5, 4)
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> deployed = Deployed(model, (x,), {}, samples=10)
+        >>> list(deployed.example)
+        ['input', 'seed']
+        >>> found = deployed(input=torch.randn(2, 4), seed=torch.tensor(0))
+        >>> found["samples"].shape, found["mutual_information"].shape
+        (torch.Size([10, 2, 3]), torch.Size([2]))
     """
 
     def __init__(
@@ -72,8 +95,9 @@ class Deployed(nn.Module):
         with torch.no_grad():
             copied = copy.deepcopy(model).cpu().requires_grad_(False)
             self.prepare = None if prepare is None else copy.deepcopy(prepare).cpu()
-        for module in (*copied.modules(), *(self.prepare or nn.Identity()).modules()):
-            module.training = False
+        for part in (copied, self.prepare):
+            for module in () if part is None else part.modules():
+                module.training = False
         self.model = copied
         counts = copied.allot(samples) if isinstance(copied, Ensemble) else [samples]
         self.counts = tuple(counts)
@@ -84,8 +108,15 @@ class Deployed(nn.Module):
         self._args, self._kwargs = tree.map_tensors(
             lambda _, each: each.detach().cpu().clone(), (args, kwargs)
         )
-        caller = self.prepare or self.members[0].backbone
+        # An empty nn.Sequential is false.
+        caller = self.members[0].backbone if self.prepare is None else self.prepare
         named = named_tensors(caller, self._args, self._kwargs)
+        if not named:
+            kinds = ", ".join(type(each).__name__ for each in (*args, *kwargs.values()))
+            raise TypeError(
+                f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into "
+                "tensors with torch.as_tensor"
+            )
         self._names = {id(tensor): name for name, tensor in _readable(named).items()}
         self.example, self.batched = self._learn(named)
         self._folds = [self._can_fold(member) for member in self.members]

@@ -11,14 +11,15 @@ import json
 import logging
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gflowout.export.check import Answer, check_one_row
 from gflowout.export.deployed import Deployed, ExportError
 from gflowout.export.translations import translations
 from gflowout.extras import require
@@ -32,9 +33,6 @@ _LARGEST = 2**31 - 1
 """Bytes that an ONNX file can have."""
 
 _OUTER, _INNER = "__output", "__inner"
-
-Answer = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-"""Maps inputs by name to outputs by name."""
 
 
 def need(format: str) -> None:
@@ -67,7 +65,13 @@ def opened(content: bytes, format: str) -> Answer:
         runtime = require("onnxruntime", extra="onnx", purpose="running ONNX")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # no remarks on what it cannot work out beforehand
-        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        try:
+            session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # such as a type of numbers that an operator does not have
+            raise ExportError(
+                f"onnxruntime cannot run the file: {_gist(error)}; if the model is in half "
+                "precision, such as bfloat16, export model.float()"
+            ) from error
         names = [output.name for output in session.get_outputs()]
 
         def answer(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -89,20 +93,39 @@ def opened(content: bytes, format: str) -> Answer:
 def read_metadata(path: str | Path) -> dict[str, Any]:
     """What a file says of itself: method, sites, likelihood, inputs, outputs and so on.
 
-    Reads the metadata alone, and runs nothing of the file.
+    Nothing of the file is run. Of an archive the metadata alone is read; an ONNX file is read as a
+    whole, which takes the extra ``onnx``.
 
     Args:
         path: A file that :func:`gflowout.export.export` wrote.
 
     Raises:
-        ExportError: If it is none.
+        ExportError: If it is none, or is damaged.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> from gflowout.export import export
+        >>> x = torch.randn(5, 4)
+        >>> net = torch.nn.Linear(4, 3)
+        >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/model.pt2"
+        ...     about = {"classes": ["cat", "dog", "owl"]}
+        ...     done = export(model, path, (x,), format="torch-export", metadata=about)
+        ...     found = read_metadata(path)
+        >>> found["likelihood"], found["samples"], found["classes"]
+        ({'name': 'Categorical', 'classes': 3}, 20, ['cat', 'dog', 'owl'])
     """
     path = Path(path)
     text: str | bytes | None = None
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/extra/{_JSON}")]
-            text = archive.read(names[0]) if names else None
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if name.endswith(f"/extra/{_JSON}")]
+                text = archive.read(names[0]) if names else None
+        except zipfile.BadZipFile as error:
+            raise ExportError(f"{path}: the archive is damaged") from error
     else:
         onnx = require("onnx", extra="onnx", purpose="reading ONNX")
         try:
@@ -114,7 +137,12 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         text = {each.key: each.value for each in model.metadata_props}.get(KEY)
     if text is None:
         raise ExportError(f"{path}: not written by gflowout, it has no metadata of ours")
-    found: dict[str, Any] = json.loads(text)
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ExportError(f"{path}: the metadata is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise ExportError(f"{path}: the metadata is damaged: {found!r} is no mapping")
     return found
 
 
@@ -126,7 +154,8 @@ def _traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
     }
     deployed.opaque = opaque
     try:
-        with torch.no_grad():
+        # When it fails, the tracer prints its graph: the error says enough.
+        with torch.no_grad(), redirect_stderr(io.StringIO()):
             program = torch.export.export(
                 deployed, (), kwargs=dict(deployed.example), dynamic_shapes=shapes
             )
@@ -140,7 +169,45 @@ def _traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
                 f"the backbone takes batches of {bounds.lower} to {bounds.upper} only: its code "
                 "looks at the size of the batch"
             )
+    _check_guards(deployed, program)
+    # The tracer takes it for granted that there are two rows or more.
+    module = program.module()
+    check_one_row(deployed, lambda inputs: module(**inputs))
     return program
+
+
+def _check_guards(deployed: Deployed, program: torch.export.ExportedProgram) -> None:
+    """Refuse code that took a way that is not right for all sizes of the batch.
+
+    A file would go that way with every batch. Conditions that the tracer met are not solved but
+    tried, for two rows or more; those of PyTorch itself hold for all.
+    """
+    sizes = [
+        node.meta["val"].shape[deployed.batched[node.name]]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in deployed.batched
+    ]
+    environment = sizes[0].node.shape_env
+    batch = {symbol for size in sizes for symbol in size.node.expr.free_symbols}
+    for condition in {environment.replace(guard.expr) for guard in environment.guards}:
+        symbols = condition.free_symbols
+        if not symbols or not symbols <= batch:
+            continue
+        for rows in _tried(condition):
+            if not bool(condition.subs(dict.fromkeys(symbols, rows))):
+                raise ExportError(
+                    f"the backbone does something else with a batch of {rows}: its code looks at "
+                    f"the size of the batch ({condition})"
+                )
+
+
+def _tried(condition: Any) -> list[int]:
+    """Sizes at which a condition may change: small ones, and those near its own numbers."""
+    numbers = {abs(int(each)) for each in condition.atoms() if each.is_Integer}
+    numbers |= {abs(one + sign * other) for one in numbers for other in numbers for sign in (1, -1)}
+    near = {one // other for one in numbers for other in numbers if other}
+    sizes = {*range(2, 65), *(2**power for power in range(7, 31)), *near}
+    return sorted(size for each in sizes for size in (each, each + 1, each - 1) if size > 1)
 
 
 def _gist(error: Exception) -> str:
@@ -153,6 +220,12 @@ def _gist(error: Exception) -> str:
 
 def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) -> bytes:
     onnx = require("onnx", extra="onnx", purpose="exporting to ONNX")
+    weights = {
+        each.data_ptr(): each.nbytes  # once if it has two names
+        for each in (*program.state_dict.values(), *program.constants.values())
+        if isinstance(each, Tensor)
+    }
+    _check_size(sum(weights.values()))
     try:
         made = torch.onnx.export(
             program,
@@ -182,14 +255,31 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
     del model.graph.metadata_props[:]
     del model.metadata_props[:]
     model.metadata_props.add(key=KEY, value=text)
-    if model.ByteSize() > _LARGEST:
-        raise ExportError(
-            f"the model takes {model.ByteSize() / 1e9:.1f} GB, and an ONNX file can have 2 GB at "
-            'most: take format="torch-export"'
-        )
-    onnx.checker.check_model(model, full_check=True)
-    found: bytes = model.SerializeToString()
-    return found
+    content = _serialized(model)
+    onnx.checker.check_model(content, full_check=True)
+    return content
+
+
+def _serialized(model: Any) -> bytes:
+    message = require("google.protobuf.message", extra="onnx", purpose="exporting to ONNX")
+    try:
+        content: bytes = model.SerializeToString()
+    except message.EncodeError as error:  # which says nothing of the size
+        raise ExportError(_too_large("more than 2 GB")) from error
+    _check_size(len(content))
+    return content
+
+
+def _check_size(size: int) -> None:
+    if size > _LARGEST:
+        raise ExportError(_too_large(f"{size / 1e9:.1f} GB"))
+
+
+def _too_large(size: str) -> str:
+    return (
+        f"the model takes {size}, and an ONNX file can have 2 GB at most: take "
+        'format="torch-export"'
+    )
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
@@ -215,7 +305,8 @@ def _archive(program: torch.export.ExportedProgram, text: str) -> bytes:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what exporters say to their developers from the user."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
+    names = ("torch.onnx", "torch.export", "torch.fx", "onnxscript")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [each.level for each in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -5,6 +5,7 @@ The file is traced, written in memory, compared with PyTorch, and only then put 
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -36,7 +37,12 @@ class Port(NamedTuple):
     Attributes:
         name: By which it is passed or found.
         dtype: Such as ``"float32"``.
-        shape: Sizes; ``"batch"`` for the one that may be any.
+        shape: Sizes; ``"batch"`` for the one that may be any from 1 on.
+
+    Examples:
+        >>> port = Port("mean", "float32", ["batch", 10])
+        >>> port.name, port.shape
+        ('mean', ['batch', 10])
     """
 
     name: str
@@ -56,6 +62,19 @@ class Exported:
         outputs: What it gives.
         difference: Largest difference from PyTorch, see :func:`export`; ``None`` if not checked.
         metadata: What the file says of itself.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> x = torch.randn(5, 4)
+        >>> net = nn.Linear(4, 3)
+        >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = export(model, f"{folder}/model.pt2", (x,), format="torch-export")
+        >>> done.inputs[0]
+        Port(name='input', dtype='float32', shape=['batch', 4])
+        >>> done.difference < 1e-5, done.metadata["samples"]
+        (True, 20)
     """
 
     path: Path
@@ -85,7 +104,7 @@ def export(
     """Write a model as one file that takes inputs and a seed and gives predictions.
 
     The file answers with ``samples``, their ``mean`` and the scores of :class:`gflowout.Predictive`
-    by their names, for batches of any size. The model is left as it is.
+    by their names, for batches of any size from one row on. The model is left as it is.
 
     Args:
         model: From :func:`gflowout.wrap`, or an ensemble.
@@ -100,7 +119,8 @@ def export(
             model's one argument, such as the scaling of an image; ``example`` is then a call of it.
         scale: Mean and standard deviation of a regression's labels, if these were standardised:
             answers are then in the labels' own units.
-        metadata: Further JSON values for the file's metadata, such as ``{"classes": names}``.
+        metadata: Further JSON values for the file's metadata, such as ``{"classes": names}``, by
+            names that it does not have itself.
         overwrite: Replace a file that exists.
         check: Run the file and compare it with PyTorch, on batches of several sizes.
         tolerance: Largest difference allowed, relative to numbers above 1.
@@ -134,21 +154,19 @@ def export(
     target = place(path, overwrite)
     formats.need(format)
     args, kwargs = split_example(example)
-    deployed = Deployed(
-        model,
-        args,
-        kwargs,
-        samples=samples,
-        masks=masks,
-        prepare=prepare,
-        scale=_scale(model, scale),
-    )
-    described = describe(deployed, metadata or {})
-    content = formats.render(deployed, format, described)
-    difference = None
-    if check:
-        with torch.no_grad():
-            difference = largest_difference(deployed, formats.opened(content, format), tolerance)
+    scale = _scale(model, scale)
+    # A file must not depend on what is switched on around this call.
+    with torch.autocast("cpu", enabled=False):
+        deployed = Deployed(
+            model, args, kwargs, samples=samples, masks=masks, prepare=prepare, scale=scale
+        )
+        described = describe(deployed, {} if metadata is None else metadata)
+        content = formats.render(deployed, format, described)
+        difference = None
+        if check:
+            answer = formats.opened(content, format)
+            with torch.no_grad():
+                difference = largest_difference(deployed, answer, tolerance)
     _write(target, content, overwrite)
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
@@ -167,16 +185,26 @@ def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says of itself, as JSON values."""
+    """What a file says of itself, as JSON values.
+
+    Args:
+        deployed: The model.
+        more: What the user adds.
+
+    Raises:
+        TypeError: If that is no mapping, or not of JSON values.
+        ValueError: If it has a name that is taken, or a number that JSON does not have.
+    """
     inputs, outputs = _ports(deployed)
     likelihood = deployed.members[0].likelihood
-    return {
+    own = {
         "format": FORMAT,
         "gflowout": gflowout.__version__,
         "torch": torch.__version__,
         "samples": deployed.samples,
         "draws": "masks" if deployed.masks else "seed",
         "likelihood": {"name": type(likelihood).__name__, **likelihood.config()},
+        "scale": deployed.scale,
         "members": [
             {
                 "method": member.method.name,
@@ -187,8 +215,19 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "inputs": [port._asdict() for port in inputs],
         "outputs": [port._asdict() for port in outputs],
-        **more,
     }
+    if not isinstance(more, Mapping):
+        raise TypeError(f"metadata must be a mapping, got {type(more).__name__}")
+    taken = [name for name in more if name in own]
+    if taken:
+        raise ValueError(
+            f"metadata must leave the file's own names alone, got {taken}; taken are {list(own)}"
+        )
+    try:
+        added = json.loads(json.dumps(dict(more), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"metadata must hold JSON values, got {more!r}: {error}") from error
+    return {**json.loads(json.dumps(own, allow_nan=False)), **added}
 
 
 def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -215,7 +254,12 @@ def _scale(
     first = model.members[0] if isinstance(model, Ensemble) else model
     if not isinstance(first.likelihood, Gaussian):
         raise ValueError(f"scale is for regression (Gaussian), the model has {first.likelihood}")
-    mean, deviation = scale
+    try:
+        mean, deviation = scale
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"scale must be two numbers, a mean and a standard deviation, got {scale!r}"
+        ) from error
     return checks.number("scale", mean), checks.number("scale", deviation, low=0, open_low=True)
 
 
