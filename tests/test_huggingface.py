@@ -19,6 +19,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -41,6 +43,7 @@ from transformers.utils.generic import find_labels
 
 import gflowout as gfo
 from gflowout import serialization
+from gflowout.data import seeds
 from gflowout.extras import MissingExtraError
 from gflowout.integrations.huggingface import (
     TrainerModel,
@@ -258,6 +261,16 @@ def test_what_cannot_be_wrapped_is_told() -> None:
         TrainerModel(bert())  # type: ignore[arg-type]
 
 
+def test_layers_that_share_their_weights_are_told() -> None:
+    config = AlbertConfig(
+        vocab_size=50, hidden_size=16, embedding_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=32, num_labels=3,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=r"run more than once each .* masks are at dropout alone"):
+        model = wrap_transformer(AlbertForSequenceClassification(config))
+    assert [site.name for site in model.sites] == ["dropout"]
+
+
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "gflowout.integrations.huggingface")
@@ -286,7 +299,7 @@ def test_evaluation_is_the_mean_over_masks() -> None:
     model, labels = wrapped("bert"), torch.tensor([0, 2, 1])
     trainable = TrainerModel(model, samples=5, seed=7)
     found = trainable(**sentences(), labels=labels)
-    source = torch.Generator().manual_seed(7)
+    source = seeds.generator(7, "evaluate", 0)
     samples = model.predict(**sentences(), samples=5, generator=source).samples
     mean = torch.stack(list(samples)).sum(0) / 5
     torch.testing.assert_close(found.logits.softmax(-1), mean)

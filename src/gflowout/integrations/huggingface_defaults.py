@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,6 +134,7 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
             for number, layer in enumerate(module):
                 inside = _mlp(layer)
                 found += [] if inside is None else [f"{name}.{number}.{inside}"]
+    layers = set(found)
     body = f"{backbone.base_model_prefix}."
     found += [
         name
@@ -147,6 +149,12 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
             f"sites: {type(backbone).__name__} has no layers with an MLP that could be found and "
             "that run once each; name the submodules whose output is to be masked, as in "
             'sites=["encoder.layer.*.output.dense"]'
+        )
+    if layers and not layers & set(found):
+        warnings.warn(
+            f"sites: the layers of {type(backbone).__name__} run more than once each (shared "
+            f"weights), so that the masks are at {', '.join(found)} alone",
+            stacklevel=2,
         )
     return found
 

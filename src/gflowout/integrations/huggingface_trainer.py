@@ -23,6 +23,7 @@ from transformers.utils.generic import ModelOutput
 
 from gflowout import checks
 from gflowout.calls import logits_of
+from gflowout.data import seeds
 from gflowout.integrations.huggingface_defaults import refuse_checkpointing
 from gflowout.likelihoods import Categorical, Gaussian
 from gflowout.model import MaskedModel
@@ -159,7 +160,7 @@ class TrainerModel(nn.Module):
         return MaskedOutput(loss=losses.total, logits=seen[0], **parts)
 
     def _score(self, args: Any, labels: Tensor | None, inputs: Any) -> MaskedOutput:
-        source = torch.Generator().manual_seed(self.seed + self._evaluated)
+        source = seeds.generator(self.seed, "evaluate", self._evaluated)
         self._evaluated += 1
         pred = self.model.predict(*args, samples=self.samples, generator=source, **inputs)
         loss = None if labels is None else -pred.log_prob(labels).mean()
