@@ -97,6 +97,29 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
     assert "needs transformers: pip install 'gflowout[huggingface]'" in lines[6]
 
 
+def test_models_are_trained_saved_and_loaded() -> None:
+    told = run(
+        """
+        import os, tempfile, torch, gflowout as gfo
+
+        x, y = torch.randn(8, 4), torch.randint(3, (8,))
+        net = lambda: torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))
+        how = {"likelihood": gfo.Categorical(3), "example": (x[:2],)}
+        for method in ("gflowout", "id-gflowout", "mc"):
+            model = gfo.wrap(net(), method, ["0"], **how)
+            model(x, y=y).total.backward()
+            source = lambda: torch.Generator().manual_seed(0)
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "model.safetensors")
+                gfo.save(model, path)
+                again = gfo.load(path, net())
+            expected = model.predict(x, generator=source()).samples
+            print(torch.equal(again.predict(x, generator=source()).samples, expected))
+        """
+    )
+    assert told.split() == ["True"] * 3
+
+
 def test_the_command_says_what_it_needs() -> None:
     told = run(
         """

@@ -7,21 +7,18 @@ into place when complete; a file is checked as a whole before anything in memory
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from gflowout import checks
+from gflowout import checks, writing
 from gflowout.ensemble import Ensemble
 from gflowout.keys import PREFIX
 from gflowout.likelihoods import LIKELIHOODS
@@ -83,18 +80,7 @@ def save(
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        save_file(tensors, name, metadata={KEY: config})
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        _share_mode(name)
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    writing.put(target, writing.safetensors(tensors, {KEY: config}))
 
 
 @overload
@@ -190,15 +176,11 @@ def _config(model: MaskedModel) -> dict[str, Any]:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """State as contiguous tensors; those that share memory (tied weights) are written twice."""
-    seen: set[int] = set()
-    tensors = {}
-    for key, value in model.state_dict().items():
+    """State as tensors; those that share memory (tied weights) are written twice."""
+    tensors = dict(model.state_dict())
+    for key, value in tensors.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
-        shared = value.numel() > 0 and value.untyped_storage().data_ptr() in seen
-        seen.add(value.untyped_storage().data_ptr())
-        tensors[key] = value.clone().contiguous() if shared else value.contiguous()
     return tensors
 
 
@@ -269,10 +251,3 @@ def _compare(saved: Saved, backbone: nn.Module, added: dict[str, dict[str, Tenso
                 f"{where} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
             )
-
-
-def _share_mode(name: str) -> None:
-    """Give a temporary file the permissions of an ordinary new one."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(name, 0o666 & ~mask)
