@@ -247,6 +247,51 @@ def test_a_term_of_ones_own() -> None:
     assert module.head.weight.norm() < 0.5 * before
 
 
+def test_the_mix_in_comes_first() -> None:
+    class Wrong(Plain, MaskedMixin):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_masks(
+                "net", likelihood=gfo.Categorical(3), example=(torch.zeros(2, 2),), sites=["0.1"]
+            )
+
+    with pytest.raises(TypeError, match=r"must come before Plain.*\(MaskedMixin, Plain"):
+        Wrong()
+
+
+def test_own_steps_take_what_they_name() -> None:
+    seen = []
+
+    class Short(Plain):
+        def validation_step(self, batch: Any) -> None:
+            seen.append(len(batch[1]))
+
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            seen.append((batch_idx, dataloader_idx))
+
+    class Both(MaskedMixin, Short):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_masks(
+                "net", "mc", ["0.1"], likelihood=gfo.Categorical(3), example=(torch.zeros(2, 2),)
+            )
+
+    module = Both()
+    trainer().validate(module, loader(60), verbose=False)
+    assert seen == [50, 10]
+    trainer().test(module, loader(60), verbose=False)
+    assert seen[2:] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("answer", [(1, 2), ([torch.zeros(2, 2)], {}, torch.zeros(2)), None])
+def test_an_unpack_that_gives_something_else_is_told(answer: Any) -> None:
+    module = Masked(unpack=lambda batch: answer)
+    with pytest.raises(TypeError, match="unpack must return a tuple of three"):
+        module.training_step(points(5), 0)
+    with pytest.raises(TypeError, match="unpack must be a function of a batch, got 3"):
+        Masked(unpack=3)
+
+
 def test_bad_use_is_told() -> None:
     with pytest.raises(
         ValueError, match=r"network must name a submodule, one of 'body'.*got 'nets'"

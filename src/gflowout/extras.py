@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-_PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn"}
+_PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
 
 class MissingExtraError(ImportError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, takewhile
 from typing import Any
 
 from gflowout import checks
@@ -30,7 +30,7 @@ from gflowout.likelihoods import Likelihood  # noqa: E402
 from gflowout.methods.base import Losses  # noqa: E402
 from gflowout.model import MaskedModel  # noqa: E402
 from gflowout.predictive import Predictive  # noqa: E402
-from gflowout.training.module import Unpack, hits, inputs_of, unpack  # noqa: E402
+from gflowout.training.module import Unpack, apart, hits, inputs_of, unpack  # noqa: E402
 from gflowout.wrapping import wrap  # noqa: E402
 
 __all__ = ["MaskedMixin"]
@@ -118,7 +118,10 @@ class MaskedMixin(lightning.LightningModule):
         """
         if self._masking is not None:
             raise ValueError(f"network {self._masking.path!r} of this module has masks already")
+        _check_order(type(self))
         owner, name = _owner(self, network)
+        if not callable(unpack):
+            raise TypeError(f"unpack must be a function of a batch, got {unpack!r}")
         checks.integer("samples", samples, low=1)
         checks.integer("seed", seed, low=0)
         for key, rate in (("generator_lr", generator_lr), ("log_z_lr", log_z_lr)):
@@ -158,7 +161,7 @@ class MaskedMixin(lightning.LightningModule):
                 "this module optimises by hand (automatic_optimization is False): call "
                 "self.masked(x, y=labels) in a training_step of your own, and step on its `total`"
             )
-        args, kwargs, y = self._told.unpack(batch)
+        args, kwargs, y = apart(batch, self._told.unpack)
         losses = self.masked(*args, y=y, **kwargs)
         self.log_losses(losses, len(y))
         return losses.total
@@ -227,9 +230,10 @@ class MaskedMixin(lightning.LightningModule):
         own = getattr(super(), step)
         result = None
         if getattr(own, "__func__", None) is not getattr(lightning.LightningModule, step):
-            takes_loader = "dataloader_idx" in inspect.signature(own).parameters
-            result = own(batch, index, loader) if takes_loader else own(batch, index)
-        args, kwargs, y = self._told.unpack(batch)
+            given = {"batch_idx": index, "dataloader_idx": loader}
+            taken = inspect.signature(own).parameters
+            result = own(batch, **{name: given[name] for name in given if name in taken})
+        args, kwargs, y = apart(batch, self._told.unpack)
         pred = self._draw(args, kwargs, index, loader)
         scores = {f"{part}/nll": -pred.log_prob(y).mean()}
         right = hits(pred.likelihood, pred.mean, y)
@@ -260,6 +264,17 @@ class MaskedMixin(lightning.LightningModule):
                 "configure_optimizers leaves out parameters of the masks: give it "
                 f"self.parameters(), self.{self._told.path}.parameters() or "
                 f"self.{self._told.path}.parameter_groups(lr=...)"
+            )
+
+
+def _check_order(own: type) -> None:
+    """Raise if a class goes before the mix-in whose steps would then be taken instead of ours."""
+    before = takewhile(lambda each: each is not MaskedMixin, own.__mro__)
+    for each in before:
+        if not issubclass(each, MaskedMixin) and issubclass(each, lightning.LightningModule):
+            raise TypeError(
+                f"MaskedMixin must come before {each.__name__}, whose steps would be taken instead "
+                f"of its own: class {own.__name__}(MaskedMixin, {each.__name__})"
             )
 
 

@@ -47,6 +47,7 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
                 return (), {name: value for name, value in batch.items() if name != key}, batch[key]
         raise ValueError(
             f"a batch that is a mapping must have 'y' or 'labels', got {', '.join(map(str, batch))}"
+            "; give unpack= for other names"
         )
     if isinstance(batch, tuple | list) and len(batch) >= 2:
         return tuple(batch[:-1]), {}, batch[-1]
@@ -54,6 +55,23 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         "a batch must be (input, ..., labels) or a mapping with 'labels', got "
         f"{type(batch).__name__}; give unpack= for another form"
     )
+
+
+def apart(batch: Any, taken: Unpack) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+    """Take a batch apart by a function of the user's, whose answer is checked."""
+    found: Any = taken(batch)
+    if not (
+        isinstance(found, tuple)
+        and len(found) == 3
+        and isinstance(found[0], tuple)
+        and isinstance(found[1], Mapping)
+    ):
+        shown = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple) else found
+        raise TypeError(
+            "unpack must return a tuple of three: positional arguments (a tuple), keyword "
+            f"arguments (a dict) and labels, got {shown!r:.200}"
+        )
+    return found[0], dict(found[1]), found[2]
 
 
 def inputs_of(
@@ -76,7 +94,7 @@ def inputs_of(
             return tuple(batch), {}
     if isinstance(batch, Mapping) and not {"y", "labels"} & set(batch):
         return (), dict(batch)
-    args, kwargs, _ = taken(batch)
+    args, kwargs, _ = apart(batch, taken)
     return args, kwargs
 
 
@@ -140,7 +158,7 @@ class MaskedModule(lightning.LightningModule):
             self._step(one)
 
     def _step(self, batch: Any) -> None:
-        args, kwargs, y = self.unpack(batch)
+        args, kwargs, y = apart(batch, self.unpack)
         losses = self.model(*args, y=y, **kwargs)
         found: Any = self.optimizers()
         steppers = found if isinstance(found, list) else [found]
@@ -207,7 +225,7 @@ class MaskedModule(lightning.LightningModule):
         )
 
     def _score(self, batch: Any, index: int) -> None:
-        args, kwargs, y = self.unpack(batch)
+        args, kwargs, y = apart(batch, self.unpack)
         pred = self._predict(args, kwargs, index)
         scores = pred.log_prob(y)
         self._sums[0] += len(scores)
