@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import gflowout as gfo
 from gflowout.backbones import ResNet18
 from gflowout.export import Deployed, ExportError, deployed, export, formats, read_metadata
-from gflowout.export.writing import describe
+from gflowout.export.writing import _opened, describe
 from gflowout.extras import MissingExtraError
 from gflowout.trajectory import Trajectory
 
@@ -444,6 +444,8 @@ class TestErrors:
             self.write(model, tmp_path / "none" / "m")
         with pytest.raises(IsADirectoryError):
             self.write(model, tmp_path)
+        with pytest.raises(TypeError, match="path must be a str or a Path, got None of type None"):
+            self.write(model, None)
         with pytest.raises(ValueError, match="scale is for regression"):
             self.write(model, path, scale=(0.0, 1.0))
         with pytest.raises(TypeError, match=r"prepare must be an nn\.Module"):
@@ -455,6 +457,50 @@ class TestErrors:
             with pytest.raises((TypeError, ValueError), match=r"scale must be two numbers, .* got"):
                 self.write(regression.shared("mc"), path, regression.call(3)[0], scale=scale)
         assert not list(tmp_path.iterdir())
+
+    def test_format_follows_the_ending(self, tmp_path: Path):
+        model = SMALL.shared("none")
+        done = self.write(model, tmp_path / "m.PT2", format=None)
+        assert done.format == "torch-export"
+        assert [formats.chosen(name, None) for name in ("m", "m.onnx", "m.bin")] == ["onnx"] * 3
+        with pytest.raises(ValueError, match=r"'onnx' for a path .* '\.onnx', got 'torch-export'"):
+            self.write(model, tmp_path / "m.onnx")
+        with pytest.raises(ValueError, match=r"'torch-export' for a path .* '\.pt2', got 'onnx'"):
+            self.write(model, str(tmp_path / "m.pt2"), format="onnx")
+
+    def test_folder_that_cannot_be_written_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        # Nothing is forbidden to root, who may run this.
+        monkeypatch.setattr("gflowout.export.writing.os.access", lambda *_: False)
+        monkeypatch.setattr(formats, "render", None)
+        with pytest.raises(PermissionError, match=f"path: no permission .*{tmp_path.name}"):
+            self.write(SMALL.shared("none"), tmp_path / "m")
+
+    @pytest.mark.parametrize(
+        ("example", "message"),
+        [
+            ({"xx": X}, "arguments of the backbone, got 'xx'; it takes 'input'"),
+            ({"input": X, "xx": 1}, "got 'xx'; it takes 'input'"),
+            ((X, X), "got a call with too many positional arguments; it takes 'input'"),
+        ],
+    )
+    def test_arguments_that_the_backbone_does_not_take(
+        self, example: Any, message: str, tmp_path: Path
+    ):
+        with pytest.raises(TypeError, match=message):
+            self.write(SMALL.shared("none"), tmp_path / "m", example)
+        with pytest.raises(TypeError, match=message.replace("the backbone", "prepare")):
+            self.write(SMALL.shared("none"), tmp_path / "m", example, prepare=nn.Identity())
+
+    def test_arguments_of_which_none_carries_the_batch(self, tmp_path: Path):
+        class Any(nn.Linear):
+            def forward(self, x: Tensor | None = None, **more: Tensor) -> Tensor:
+                return super().forward(more["y"] if x is None else x)
+
+        model = gfo.wrap(Any(4, 3), "none", (), likelihood=gfo.Categorical(3), example=(X,))
+        with pytest.raises(ExportError, match=r"as that of wrap had \(x\), got more\.y"):
+            self.write(model, tmp_path / "m", {"y": X})
 
     @pytest.mark.parametrize(
         ("metadata", "message"),
@@ -496,14 +542,16 @@ class TestErrors:
             self.write(model, tmp_path / "m")
         assert not list(tmp_path.iterdir())
 
-    def test_tracer_prints_nothing(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    def test_backbone_that_looks_at_values(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
         class Looks(nn.Linear):
             def forward(self, x: Tensor) -> Tensor:
                 return super().forward(x) * (1 if x.sum() > 0 else 2)
 
         model = gfo.wrap(Looks(4, 3), "none", (), likelihood=gfo.Categorical(3), example=(X,))
-        with pytest.raises(ExportError, match=r"cannot be traced: .*data-dependent"):
+        message = r"cannot be traced: the backbone decides by values .*test_export\.py, line \d+\)"
+        with pytest.raises(ExportError, match=message) as caught:
             self.write(model, tmp_path / "m")
+        assert "TORCH_LOGS" not in str(caught.value)
         assert capfd.readouterr() == ("", "")
 
     @pytest.mark.parametrize(
@@ -605,12 +653,20 @@ class TestErrors:
             self.write(model, tmp_path / "m", (x,), format="onnx")
         assert not list(tmp_path.iterdir())
 
-    def test_not_our_file(self, tmp_path: Path):
+    def test_file_that_onnxruntime_cannot_run(self):
+        with pytest.raises(ExportError, match="onnxruntime cannot run the file") as caught:
+            _opened(Deployed(SMALL.shared("none"), (X,), {}), b"nothing", "onnx")
+        assert "half precision" not in str(caught.value)
+
+    def test_not_our_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "m").write_bytes(b"nothing")
         with pytest.raises(ExportError, match="neither ONNX nor"):
             read_metadata(tmp_path / "m")
-        with pytest.raises(FileNotFoundError):
+        monkeypatch.setitem(sys.modules, "onnx", None)  # said whatever is installed
+        with pytest.raises(FileNotFoundError, match=r"there is no file .*none"):
             read_metadata(tmp_path / "none")
+        with pytest.raises(IsADirectoryError, match="path must be a file"):
+            read_metadata(tmp_path)
 
     @pytest.mark.parametrize("text", ["{", "[1]", b"\xff"])
     def test_damaged_metadata(self, text: str | bytes, tmp_path: Path):
@@ -627,20 +683,27 @@ class TestErrors:
         with pytest.raises(ExportError, match="the archive is damaged"):
             read_metadata(path)
 
-    def test_inputs_with_names_that_are_taken(self):
+    def test_inputs_with_names_that_are_taken(self, tmp_path: Path):
         class Mean(nn.Linear):
             def forward(self, mean: Tensor) -> Tensor:
                 return super().forward(mean)
 
-        class Seed(nn.Linear):
-            def forward(self, seed: Tensor) -> Tensor:
-                return super().forward(seed)
+        class Seed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(4, 3)
 
-        options = {"likelihood": gfo.Categorical(3), "example": (X,)}
-        model = gfo.wrap(Mean(4, 3), "none", (), **options)
+            def forward(self, seed: Tensor, masks_0: Tensor) -> Tensor:
+                return self.fc(seed + masks_0)
+
+        options = {"likelihood": gfo.Categorical(3)}
+        model = gfo.wrap(Mean(4, 3), "none", (), example=(X,), **options)
         assert list(Deployed(model, (X,), {}).example) == ["input_mean", "seed"]
-        with pytest.raises(ExportError, match="named 'seed'"):
-            Deployed(gfo.wrap(Seed(4, 3), "none", (), **options), (X,), {})
+        model = gfo.wrap(Seed(), "mc", ["fc"], example=(X, X), **options)
+        assert list(Deployed(model, (X, X), {}).example) == ["input_seed", "masks_0", "seed"]
+        done = self.write(model, tmp_path / "m", (X, X), masks=True)
+        names = [port.name for port in done.inputs]
+        assert names == ["input_seed", "input_masks_0", "masks_0"]
 
     def test_example_of_one_row(self, tmp_path: Path):
         done = self.write(SMALL.shared("none"), tmp_path / "m", (X[:1],))

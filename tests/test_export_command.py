@@ -16,11 +16,12 @@ from test_readme import blocks
 from test_train_commands import failed, good, refused
 
 from gflowout.data.images import load_images
-from gflowout.export import read_metadata
+from gflowout.export import formats, read_metadata
 from gflowout.export.runs import prepared
 from gflowout.pipeline import run as runs
 from gflowout.pipeline.preprocess import Remarks
 
+OTHER = "torch-export"
 TINY = ("--set", "backbone.hidden=[8]", "--set", "data.batch_size=50", "--epochs", 1, "--quiet")
 
 
@@ -83,21 +84,25 @@ class TestImages:
 
 
 class TestTables:
-    def test_takes_rows_and_answers_in_days(self, stays: Path, tmp_path: Path):
-        path = tmp_path / "stays.pt2"
-        result = good("export", stays, "-f", "torch-export", "-o", path, "--quiet")
+    @pytest.mark.parametrize("name", ["stays.onnx", "stays.pt2"])
+    def test_takes_rows_and_answers_in_days(self, name: str, stays: Path, tmp_path: Path):
+        path = tmp_path / name
+        result = good("export", stays, "-o", path, "--samples", 2, "--quiet")
         assert result.output == ""
         frame = patients(40, seed=5)
         frame.loc[0, "unit"] = "never seen"
         columns = read_metadata(path)["columns"]
         assert [column["name"] for column in columns][:3] == ["age", "unit", "ward"]
         rows = np.stack([coded(frame[column["name"]], column) for column in columns], 1)
-        answer = torch.export.load(path).module()(rows=torch.from_numpy(rows), seed=torch.tensor(0))
         frame.drop(columns="days").to_csv(tmp_path / "new.csv", index=False)
         good("predict", stays, tmp_path / "new.csv", "-o", tmp_path / "found.csv", "--quiet")
         found = pd.read_csv(tmp_path / "found.csv")
-        np.testing.assert_allclose(answer["mean"][:, 0], found["mean"], rtol=1e-5)
-        np.testing.assert_allclose(answer["variance"][:, 0].sqrt(), found["std"], rtol=1e-5)
+        answer = formats.opened(path.read_bytes(), "onnx" if path.suffix == ".onnx" else OTHER)
+        for batch in (1, 5, 40):
+            inputs = {"rows": torch.from_numpy(rows[:batch]), "seed": torch.tensor(0)}
+            mean, variance = (answer(inputs)[key][:, 0] for key in ("mean", "variance"))
+            np.testing.assert_allclose(mean, found["mean"][:batch], rtol=1e-5)
+            np.testing.assert_allclose(variance.sqrt(), found["std"][:batch], rtol=1e-5)
 
     def test_rows_are_encoded_as_in_training(self, stays: Path):
         """Bit by bit, with gaps, unknown names and gaps that training has not seen."""
@@ -126,6 +131,8 @@ class TestProblems:
         assert "did you mean 'onnx'?" in refused(
             "export", digits, "-o", tmp_path / "a", "-f", "onx"
         )
+        message = refused("export", digits, "-o", tmp_path / "a.onnx", "-f", OTHER)
+        assert "must be 'onnx' for a path that ends in '.onnx'" in message
         assert "does not exist" in refused("export", digits, "-o", tmp_path / "no" / "a")
         (tmp_path / "there").write_text("mine")
         assert "--force replaces it" in refused("export", digits, "-o", tmp_path / "there")
@@ -140,8 +147,6 @@ class TestProblems:
         assert "needs onnxruntime: pip install 'gflowout[onnx]'" in message
 
     def test_file_that_differs(self, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        from gflowout.export import formats
-
         real = formats.opened
 
         def wrong(content, format):
@@ -149,7 +154,7 @@ class TestProblems:
             return lambda inputs: {name: 2 * value for name, value in answer(inputs).items()}
 
         monkeypatch.setattr(formats, "opened", wrong)
-        options = ("-f", "torch-export", "--samples", 2, "-o", tmp_path / "a")
+        options = ("-f", OTHER, "--samples", 2, "-o", tmp_path / "a")
         assert "differs from PyTorch by" in failed("export", digits, *options)
         assert not list(tmp_path.iterdir())
         result = good("export", digits, *options, "--no-check")

@@ -12,15 +12,13 @@ from gflowout.console import writable
 if TYPE_CHECKING:
     from gflowout.export import Exported, Port
 
-_FORMATS = ("onnx", "torch-export")
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command(
         name="export",
         epilog="Examples:\n\n- `gflowout export runs/mnist -o digits.onnx`\n\n"
-        "- `gflowout export runs/mnist -f torch-export -o digits.pt2 --samples 50`\n\n"
+        "- `gflowout export runs/mnist -o digits.pt2 --samples 50`\n\n"
         "Exit codes: 0 all is well, 1 a problem with files or the export, 2 wrong usage, "
         "130 interrupted.",
     )(export)
@@ -29,7 +27,16 @@ def register(app: typer.Typer) -> None:
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `train` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
-    format: Annotated[str, typer.Option("--format", "-f", help="onnx or torch-export.")] = "onnx",
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="onnx or torch-export. By default torch-export if the file ends in .pt2, else "
+            "onnx.",
+            show_default=False,
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Draws of masks, fixed in the file.")] = 20,
     masks: Annotated[
         bool, typer.Option("--masks", help="Take masks as inputs instead of a seed.")
@@ -48,18 +55,20 @@ def export(
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
     one row or more. See docs/deployment.md.
     """
-    from gflowout import checks
+    from gflowout.export import formats
     from gflowout.train_commands import _told
 
     writable(out)
     try:
-        checks.choice("it", format, _FORMATS)
+        format = formats.chosen(out, format)
     except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("it "), param_hint="--format") from error
+        raise typer.BadParameter(
+            str(error).removeprefix("format "), param_hint="--format"
+        ) from error
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
     with _told():
-        from gflowout.export import ExportError, formats
+        from gflowout.export import ExportError
         from gflowout.export.runs import export_run
         from gflowout.pipeline import run as runs
 

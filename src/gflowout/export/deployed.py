@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -110,6 +110,7 @@ class Deployed(nn.Module):
         )
         # An empty nn.Sequential is false.
         caller = self.members[0].backbone if self.prepare is None else self.prepare
+        _check_names(caller, self._args, self._kwargs, prepare is not None)
         named = named_tensors(caller, self._args, self._kwargs)
         if not named:
             kinds = ", ".join(type(each).__name__ for each in (*args, *kwargs.values()))
@@ -117,12 +118,15 @@ class Deployed(nn.Module):
                 f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into "
                 "tensors with torch.as_tensor"
             )
-        self._names = {id(tensor): name for name, tensor in _readable(named).items()}
-        self.example, self.batched = self._learn(named)
+        self._given = self._mask_names() if masks else ()
+        readable = _readable(named, {*NAMES, SEED, *self._given})
+        self._names = {id(tensor): name for name, tensor in readable.items()}
+        self.example, self.batched = self._learn(dict(zip(readable, named, strict=True)), readable)
         self._folds = [self._can_fold(member) for member in self.members]
-        self._given = self._take_masks() if masks else ()
-        if not masks:
-            self._accept(SEED, torch.tensor(0))
+        if masks:
+            self._take_masks()
+        else:
+            self.example[SEED] = torch.tensor(0)
         _with_names(self, tuple(self.example))
 
     @property
@@ -227,14 +231,19 @@ class Deployed(nn.Module):
         joined = torch.cat(parts) if len(parts) > 1 else parts[0]
         return joined.expand(count, *joined.shape[1:]) if same else joined
 
-    def _learn(self, named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    def _learn(
+        self, paths: Mapping[str, str], readable: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The example by name, of at least two rows, and which inputs carry the batch."""
         spec = self.members[0].spec
-        readable = _readable(named)
-        paths = dict(zip(readable, named, strict=True))
         batched = {
             name: 0 for name in readable if self.prepare is not None or paths[name] in spec.batched
         }
+        if not batched:
+            raise ExportError(
+                f"example must have an argument that carries the batch, as that of wrap had "
+                f"({', '.join(spec.batched) or 'none'}), got {', '.join(paths.values())}"
+            )
         sizes = {readable[name].shape[0] if readable[name].dim() else 0 for name in batched}
         if len(sizes) != 1 or 0 in sizes:
             raise ExportError(
@@ -258,23 +267,19 @@ class Deployed(nn.Module):
         args, kwargs = self._call(self.example)
         return member.spec.can_fold(member.backbone, args, kwargs)
 
-    def _take_masks(self) -> tuple[str, ...]:
+    def _mask_names(self) -> tuple[str, ...]:
         sites = self.members[0].sites
         if not sites:
             raise ExportError("masks=True needs a model with sites, this one has none")
         if len(self.members) > 1:
             check_same_sites(self.members)
-        rows = self.rows
-        names = tuple(f"masks_{index}" for index in range(len(sites)))
-        for name, site in zip(names, sites, strict=True):
-            self._accept(name, torch.ones(self.samples, rows, site.units))
-            self.batched[name] = 1
-        return names
+        return tuple(f"masks_{index}" for index in range(len(sites)))
 
-    def _accept(self, name: str, value: Tensor) -> None:
-        if name in self.example:
-            raise ExportError(f"an input of the backbone is named {name!r}, which the file needs")
-        self.example[name] = value
+    def _take_masks(self) -> None:
+        rows = self.rows
+        for name, site in zip(self._given, self.members[0].sites, strict=True):
+            self.example[name] = torch.ones(self.samples, rows, site.units)
+            self.batched[name] = 1
 
 
 def _unequal() -> str:
@@ -293,12 +298,31 @@ def _with_names(module: Deployed, names: tuple[str, ...]) -> None:
     module.forward = forward
 
 
-def _readable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _check_names(caller: nn.Module, args: Args, kwargs: Kwargs, prepares: bool) -> None:
+    """Refuse a call that ``forward`` does not take."""
+    try:
+        # What is called, not what it wraps.
+        signature = inspect.signature(caller.forward, follow_wrapped=False)
+    except (TypeError, ValueError):  # it does not say
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        who = "prepare" if prepares else "the backbone"
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        got = ", ".join(map(repr, unknown)) if unknown else f"a call with {error}"
+        raise TypeError(
+            f"example must have the arguments of {who}, got {got}; it takes "
+            f"{', '.join(map(repr, signature.parameters)) or 'none'}"
+        ) from error
+
+
+def _readable(named: Mapping[str, Tensor], taken: Collection[str]) -> dict[str, Tensor]:
     """Tensors by names that programs can take: ``batch.x`` becomes ``batch_x``."""
     found: dict[str, Tensor] = {}
     for path, tensor in named.items():
         name = re.sub(r"\W", "_", path)
-        if not name.isidentifier() or keyword.iskeyword(name) or name in NAMES:
+        if not name.isidentifier() or keyword.iskeyword(name) or name in taken:
             name = f"input_{name}"
         while name in found:
             name += "_"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gflowout import checks
 from gflowout.export.check import Answer, check_one_row
 from gflowout.export.deployed import Deployed, ExportError
 from gflowout.export.translations import translations
@@ -27,12 +30,44 @@ from gflowout.extras import require
 FORMATS = ("onnx", "torch-export")
 """What a file can be."""
 
+_ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
+
 KEY = "gflowout"
 _JSON = f"{KEY}.json"
 _LARGEST = 2**31 - 1
 """Bytes that an ONNX file can have."""
 
 _OUTER, _INNER = "__output", "__inner"
+
+
+def chosen(path: str | os.PathLike[str], format: str | None) -> str:
+    """Return the format of a file to be written.
+
+    Args:
+        path: Where to.
+        format: One of :data:`FORMATS`, or ``None`` to go by the ending of ``path``.
+
+    Raises:
+        ValueError: If it is none of them, or the ending is that of the other one.
+
+    Examples:
+        >>> chosen("model.pt2", None), chosen("model", None)
+        ('torch-export', 'onnx')
+        >>> chosen("model.pt2", "onnx")
+        Traceback (most recent call last):
+            ...
+        ValueError: format must be 'torch-export' for a path that ends in '.pt2', got 'onnx'
+    """
+    ending = Path(path).suffix
+    usual = _ENDINGS.get(ending.lower())
+    if format is None:
+        return usual or "onnx"
+    checks.choice("format", format, FORMATS)
+    if usual not in (None, format):
+        raise ValueError(
+            f"format must be {usual!r} for a path that ends in {ending!r}, got {format!r}"
+        )
+    return format
 
 
 def need(format: str) -> None:
@@ -68,10 +103,7 @@ def opened(content: bytes, format: str) -> Answer:
         try:
             session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # such as a type of numbers that an operator does not have
-            raise ExportError(
-                f"onnxruntime cannot run the file: {_gist(error)}; if the model is in half "
-                "precision, such as bfloat16, export model.float()"
-            ) from error
+            raise ExportError(f"onnxruntime cannot run the file: {_gist(error)}") from error
         names = [output.name for output in session.get_outputs()]
 
         def answer(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -100,7 +132,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         path: A file that :func:`gflowout.export.export` wrote.
 
     Raises:
-        ExportError: If it is none, or is damaged.
+        FileNotFoundError: If there is no such file.
+        ExportError: If it is not one of ours, or is damaged.
 
     Examples:
         >>> import tempfile
@@ -118,6 +151,10 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         ({'name': 'Categorical', 'classes': 3}, 20, ['cat', 'dog', 'owl'])
     """
     path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"path: there is no file {str(path)!r}")
+    if path.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {str(path)!r}")
     text: str | bytes | None = None
     if zipfile.is_zipfile(path):
         try:
@@ -213,9 +250,24 @@ def _tried(condition: Any) -> list[int]:
 def _gist(error: Exception) -> str:
     """The part of PyTorch's message that is about the model."""
     text = str(error).split("\n\nThe error above occurred")[0].strip()
+    if "data-dependent" in text:
+        return _by_values(text)
     if "onstraint" in text or "specialized" in text:
         text += "; code that takes len() or int() of a tensor's size fixes it: take x.shape[0]"
     return " ".join(text.split())[:1000] or type(error).__name__
+
+
+def _by_values(text: str) -> str:
+    """What to say of code that looks at values, of which PyTorch says more than anyone reads."""
+    place = re.search(r'call raised this error:\s*File "(.+)", line (\d+)', text)
+    place = place or re.search(r"Caused by: \((.+):(\d+) in ", text)
+    where = f" ({place[1]}, line {place[2]})" if place else ""
+    said = text.split("\n")[0].split(" (unhinted")[0].rstrip(".")
+    return (
+        "the backbone decides by values of its inputs, which a traced file cannot do: take "
+        f"torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
+        f"says: {said}"
+    )
 
 
 def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) -> bytes:

@@ -84,5 +84,6 @@ class EncodedRows(nn.Module):
         values = rows.index_select(1, self.column)
         gone = values.isnan()
         numbers = torch.where(gone, torch.zeros_like(values), (values - self.mean) / self.std)
-        flags = torch.where(self.absent, gone, values == self.code)
+        # Not torch.where: onnxruntime has none of booleans.
+        flags = (self.absent & gone) | (~self.absent & (values == self.code))
         return torch.where(self.number, numbers, flags.to(values.dtype)).to(torch.float32)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import gflowout
-from gflowout import checks
+from gflowout import checks, writing
 from gflowout.ensemble import Ensemble
 from gflowout.example import split_example
 from gflowout.export import formats
-from gflowout.export.check import largest_difference
-from gflowout.export.deployed import Deployed
+from gflowout.export.check import Answer, largest_difference
+from gflowout.export.deployed import Deployed, ExportError
 from gflowout.likelihoods import Gaussian
 from gflowout.model import MaskedModel
 
@@ -91,7 +89,7 @@ def export(
     path: str | os.PathLike[str],
     example: Any,
     *,
-    format: str = "onnx",
+    format: str | None = None,
     samples: int = 20,
     masks: bool = False,
     prepare: nn.Module | None = None,
@@ -111,7 +109,8 @@ def export(
         path: Where to. It appears when it is complete and has passed the check.
         example: One real call, as for :func:`gflowout.wrap`. All sizes but that of the batch, and
             all arguments that are no tensors, are fixed by it.
-        format: ``"onnx"`` (extra ``onnx``) or ``"torch-export"``, for ``torch.export.load``.
+        format: ``"onnx"`` (extra ``onnx``) or ``"torch-export"``, for ``torch.export.load``. If
+            left out, a ``path`` that ends in ``.pt2`` is torch-export and any other ONNX.
         samples: Draws of masks, fixed in the file; 20 as in ``predict``.
         masks: Take masks instead of a seed: ``masks_0`` for the first site and so on, each
             [samples, batch, units], as in ``Predictive.masks``.
@@ -144,7 +143,9 @@ def export(
     """
     if not isinstance(model, MaskedModel | Ensemble):
         raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
-    checks.choice("format", format, formats.FORMATS)
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a str or a Path, got {path!r} of type {type(path).__name__}")
+    format = formats.chosen(path, format)
     checks.integer("samples", samples, low=1)
     for name, flag in (("masks", masks), ("overwrite", overwrite), ("check", check)):
         checks.boolean(name, flag)
@@ -164,10 +165,10 @@ def export(
         content = formats.render(deployed, format, described)
         difference = None
         if check:
-            answer = formats.opened(content, format)
+            answer = _opened(deployed, content, format)
             with torch.no_grad():
                 difference = largest_difference(deployed, answer, tolerance)
-    _write(target, content, overwrite)
+    writing.put(place(target, overwrite), [content])  # somebody's file may be there by now
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 
@@ -181,6 +182,8 @@ def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
         raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
     if target.exists() and not overwrite:
         raise FileExistsError(f"path: {str(target)!r} exists; overwrite=True replaces it")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"path: no permission to write into {str(target.parent)!r}")
     return target
 
 
@@ -230,6 +233,19 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**json.loads(json.dumps(own, allow_nan=False)), **added}
 
 
+def _opened(deployed: Deployed, content: bytes, format: str) -> Answer:
+    try:
+        return formats.opened(content, format)
+    except ExportError as error:
+        tensors = (*deployed.parameters(), *deployed.buffers(), *deployed.example.values())
+        half = {each.dtype for each in tensors} & {torch.float16, torch.bfloat16}
+        if not half:
+            raise
+        raise ExportError(
+            f"{error}; the model is in half precision ({half.pop()}): export model.float()"
+        ) from error
+
+
 def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     def port(name: str, value: Tensor, batch: int | None) -> Port:
         sizes: list[int | str] = list(value.shape)
@@ -261,21 +277,3 @@ def _scale(
             f"scale must be two numbers, a mean and a standard deviation, got {scale!r}"
         ) from error
     return checks.number("scale", mean), checks.number("scale", deviation, low=0, open_low=True)
-
-
-def _write(target: Path, content: bytes, overwrite: bool) -> None:
-    """Put a file in its place, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # as any file, not as a secret one
-        os.replace(name, place(target, overwrite))  # which may be there by now
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
