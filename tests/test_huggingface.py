@@ -22,13 +22,22 @@ from transformers import (
     AlbertConfig,
     AlbertForSequenceClassification,
     BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertModel,
     EvalPrediction,
+    FunnelConfig,
+    FunnelForSequenceClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForSequenceClassification,
+    OPTConfig,
+    OPTForSequenceClassification,
     PreTrainedModel,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -89,25 +98,33 @@ def llama() -> PreTrainedModel:
     )
 
 
+def opt() -> PreTrainedModel:
+    own = {"ffn_dim": 24, "word_embed_proj_dim": 16, "init_std": 0.5, "pad_token_id": 0}
+    return OPTForSequenceClassification(OPTConfig(**SIZES, **own))
+
+
 BUILD: dict[str, Any] = {
     "bert": bert,
     "roberta": lambda: RobertaForSequenceClassification(RobertaConfig(**SIZES)),
     "tags": lambda: bert(BertForTokenClassification),
     "gpt2": gpt2,
     "llama": llama,
+    "opt": opt,
     "vit": vit,
 }
-TEXTS = ["bert", "roberta", "tags", "gpt2", "llama"]
+TEXTS = ["bert", "roberta", "tags", "gpt2", "llama", "opt"]
 SITES = {
     "bert": "bert.encoder.layer.{}.output.dropout",
     "roberta": "roberta.encoder.layer.{}.output.dropout",
     "tags": "bert.encoder.layer.{}.output.dropout",
     "gpt2": "transformer.h.{}.mlp.dropout",
     "llama": "model.layers.{}.mlp",
+    "opt": "model.decoder.layers.{}.self_attn",  # the MLP has no batch axis
     "vit": "vit.layers.{}.mlp",
 }
 LAST = {"gpt2": "transformer.h.{}.mlp.c_proj", "llama": "model.layers.{}.mlp.down_proj"}
 LAST |= {"vit": "vit.layers.{}.mlp.fc2", "roberta": "roberta.encoder.layer.{}.output.dense"}
+LAST |= {"opt": "model.decoder.layers.{}.self_attn.out_proj"}
 LAST |= dict.fromkeys(["bert", "tags"], "bert.encoder.layer.{}.output.dense")
 
 
@@ -201,15 +218,15 @@ def test_a_step_reaches_backbone_and_generators(name: str) -> None:
     for part in (model.model.backbone.base_model, model.model.method.posterior[1]):
         assert any(each.grad is not None and each.grad.any() for each in part.parameters())
     model.eval()
-    pred = model.model.predict(**call, samples=20, generator=torch.Generator().manual_seed(0))
+    pred = model.model.predict(**call, samples=20, generator=seeds.generator(0, "evaluate", 0))
     scores = pred.samples.log()
     if name == "tags":  # one mask for all tokens of a sentence
         real, known = labels != -100, labels.clamp(min=0)
         each = scores.gather(-1, known.expand(20, -1, -1).unsqueeze(-1)).squeeze(-1)
-        each = (each * real).sum(-1)
+        each, count = (each * real).sum(-1), real.sum()
     else:
-        each = scores[:, range(3), labels]
-    expected = -each.exp().mean(0).log().mean()
+        each, count = scores[:, range(3), labels], torch.tensor(3)
+    expected = -each.exp().mean(0).log().sum() / count
     torch.testing.assert_close(model(**call, labels=labels).loss, expected)
 
 
@@ -259,6 +276,63 @@ def test_what_cannot_be_wrapped_is_told() -> None:
         model.train()(**sentences(), labels=torch.zeros(3).long())
     with pytest.raises(TypeError, match=r"model must come from wrap_transformer or gfo\.wrap"):
         TrainerModel(bert())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kind", [BertForQuestionAnswering, BertForMultipleChoice, BertForMaskedLM, BertModel]
+)
+def test_other_heads_are_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"head for sequence .* got {kind.__name__}; .* example="):
+        wrap_transformer(bert(kind), likelihood=gfo.Categorical(2))
+
+
+def test_heads_that_are_not_refused() -> None:
+    class Own(BertForQuestionAnswering):
+        def forward(self, input_ids: Tensor) -> Any:
+            return self.qa_outputs(self.bert(input_ids)[0][:, 0])
+
+    example = {"input_ids": sentences()["input_ids"]}
+    torch.manual_seed(0)
+    assert wrap_transformer(bert(Own, num_labels=2)).predict(**example).mean.shape == (3, 2)
+    config = GPT2Config(**SIZES, pad_token_id=0, bos_token_id=1, eos_token_id=1)
+    likelihood = gfo.Categorical(40, ignore_index=-100)
+    model = wrap_transformer(GPT2LMHeadModel(config), likelihood=likelihood, example=example)
+    assert model.predict(**example).mean.shape == (3, 8, 40)
+
+
+def test_sites_without_a_batch_axis_are_told() -> None:
+    net = opt()
+    for layer in net.model.decoder.layers:
+        layer.attention = layer.__dict__["_modules"].pop("self_attn")
+        object.__setattr__(layer, "self_attn", layer.attention)  # by another name
+    with pytest.raises(
+        ValueError, match=r"default cannot be used for OPT\w+: .* no.* batch axis at 'model\S*fc2'"
+    ):
+        wrap_transformer(net)
+    assert len(wrap_transformer(net, sites=["model.decoder.layers.*.attention"]).sites) == 2
+
+
+def test_positions_that_are_not_those_of_the_padding_are_told() -> None:
+    config = FunnelConfig(
+        vocab_size=40, d_model=16, n_head=2, d_head=8, d_inner=24, block_sizes=[1, 1],
+        num_decoder_layers=1, num_labels=3,
+    )  # fmt: skip
+    net = FunnelForSequenceClassification(config)
+    with pytest.warns(UserWarning, match=r"at funnel\S*blocks\.1\.0\S* are not those of 'att"):
+        model = wrap_transformer(net, "mc")
+    assert [site.tokens for site in model.sites] == [1, None, None]
+    wrap_transformer(net, "mc", ["funnel.encoder.blocks.0.*.ffn.dropout"])
+    wrap_transformer(net, "mc", padding=None)
+
+
+def test_examples_that_fail_are_told() -> None:
+    example = {"ids": torch.ones(2, 3).long()}
+    with pytest.raises(ValueError, match=r"example must be .* got ids, on .* takes input_ids, att"):
+        wrap_transformer(bert(), example=example)
+    with pytest.raises(ValueError, match=r"failed on `example`"):
+        wrap_transformer(bert(), sites=["dropout"], example=example)
+    with pytest.raises(ValueError, match=r"example must be .* got argument 0, on which it fails"):
+        wrap_transformer(bert(), example=(torch.zeros(2, 3),))
 
 
 def test_layers_that_share_their_weights_are_told() -> None:
@@ -332,9 +406,33 @@ def test_logits_of_other_likelihoods() -> None:
 def test_other_problems_train_and_evaluate(problem: str, labels: Tensor) -> None:
     model = TrainerModel(wrap_transformer(bert(num_labels=2, problem_type=problem)))
     assert model(**sentences(), labels=labels).loss.isfinite()
-    pred = model.model.predict(**sentences(), generator=torch.Generator().manual_seed(0))
+    pred = model.model.predict(**sentences(), generator=seeds.generator(0, "evaluate", 0))
     found = model.eval()(**sentences(), labels=labels)
-    torch.testing.assert_close(found.loss, -pred.log_prob(labels).mean())
+    by = labels.numel() if problem == "multi_label_classification" else len(labels)
+    torch.testing.assert_close(found.loss, -pred.log_prob(labels).sum() / by)
+
+
+@pytest.mark.parametrize("problem", ["one", "tags", "several", "sequence without padding"])
+def test_the_loss_in_evaluation_is_that_of_the_plain_model(problem: str) -> None:
+    call = sentences()
+    real = call["attention_mask"]
+    ids, several = real.cumsum(1) % 3, "multi_label_classification"
+    net, labels = {
+        "one": (bert(), torch.tensor([0, 2, 1])),
+        "tags": (bert(BertForTokenClassification), torch.where(real == 1, ids, -100)),
+        "several": (bert(problem_type=several), torch.eye(3)),
+        "sequence without padding": (bert(BertForTokenClassification), ids),
+    }[problem]
+    own = {"likelihood": gfo.Categorical(3)} if "without" in problem else {}
+    model = TrainerModel(wrap_transformer(net, "none", (), **own)).eval()
+    with torch.no_grad():
+        expected = net(**call, labels=labels).loss
+    torch.testing.assert_close(model(**call, labels=labels).loss, expected)
+
+
+def test_labels_that_all_count_for_nothing() -> None:
+    model = TrainerModel(wrapped("tags")).eval()
+    assert model(**sentences(), labels=torch.full((3, 8), -100)).loss == 0
 
 
 def test_trainer_sees_what_it_looks_for() -> None:
@@ -535,6 +633,10 @@ def test_folders(trained: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     save_pretrained(trained.model, folder)
     with pytest.raises(FileNotFoundError, match=r"folder must hold 'gflowout.safetensors'"):
         load_pretrained(tmp_path)
+    with pytest.raises(TypeError, match=r"kind must be a class .* got 'BertForSequenceClass"):
+        load_pretrained(folder, "BertForSequenceClassification")  # type: ignore[arg-type]
+    with pytest.raises(NotADirectoryError, match=r"folder must be .* got the file .*config.json"):
+        save_pretrained(trained.model, folder / "config.json")
     with pytest.raises(TypeError, match="model must be a wrapped model of transformers"):
         save_pretrained(plain, folder)  # type: ignore[arg-type]
     config = json.loads((folder / "config.json").read_text())
@@ -567,10 +669,25 @@ def test_data_sets_of_tags() -> None:
         predict_dataset(model.backbone, data, pad)  # type: ignore[arg-type]
 
 
+def test_data_sets_that_cannot_be_read_are_told() -> None:
+    model = wrapped("bert")
+    ragged = [{"input_ids": [1, 2], "labels": 0}, {"input_ids": [1, 2, 3], "labels": 0}]
+    with pytest.raises(ValueError, match=r"collate must be given"):
+        predict_dataset(model, ragged)
+    with pytest.raises(ValueError, match=r"collate must be given"):
+        predict_dataset(model, [{"input_ids": torch.ones(n).long()} for n in (2, 3)])
+    with pytest.raises(ValueError, match=r"dataset .* got text, label; it takes input_ids, att"):
+        predict_dataset(model, [{"text": "a", "label": 0}])
+    with pytest.raises(TypeError, match=r"dataset .* got tuple; .* takes the columns input_ids"):
+        predict_dataset(model, [([1, 2], 0)])
+
+
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "docs/transformers.md"
     text = (Path(__file__).parents[1] / name).read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     assert code.count("wrap_transformer(") >= 3
-    exec(compile(code, name, "exec"), {"__name__": "guide"})
+    page: dict[str, Any] = {"__name__": "guide"}
+    exec(compile(code, name, "exec"), page)
+    assert (page["pred"].mean.argmax(-1) == page["labels"]).float().mean() > 0.9

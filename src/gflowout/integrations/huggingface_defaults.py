@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gflowout import checks
-from gflowout.calls import Args, Kwargs, named_tensors
+from gflowout.calls import Args, Kwargs, logits_of, named_tensors
 from gflowout.example import split_example
 from gflowout.finding import SiteNames
 from gflowout.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
@@ -42,6 +42,12 @@ _DROPOUTS = ("output.dropout", "mlp.dropout", "ffn.dropout")
 _MLPS = ("mlp", "ffn", "feed_forward", "DenseReluDense", "output.dense", "fc2")
 """Where else a layer may have its MLP, or the last part of it."""
 
+_ATTENTIONS = ("self_attn",)
+"""What stands in for an MLP that has no batch axis."""
+
+_HEADS = ("Classification", "Regression", "NextSentencePrediction")
+"""What the names of classes hold whose logits and labels are as likelihoods take them."""
+
 _ROWS, _TOKENS = 3, 7  # sizes that nothing else in a transformer has
 
 
@@ -59,12 +65,14 @@ def wrap_transformer(
     """Give a model of ``transformers`` masks; everything has a default.
 
     Args:
-        backbone: With a head that gives logits: sequence, image or token classification.
+        backbone: With a head for classification (of sequences, tokens, images, ...) or regression.
+            Others only with a likelihood and an example of your own.
         method: As for :func:`gflowout.wrap`.
         sites: As there; ``None``: see :func:`default_sites`.
         likelihood: As there; ``None``: see :func:`default_likelihood`.
         example: As there; ``None``: see :func:`default_example`.
-        padding: As there; ``"auto"``: ``"attention_mask"``, if the example has it.
+        padding: As there; ``"auto"``: ``"attention_mask"``, if the example has it. A warning names
+            the sites that have other positions than it; there padding counts like real tokens.
         preset: As there.
         **options: Options of the method. Masks keep 0.9 of the units to start with, unless
             ``prior_keep``, ``rate`` or a preset says otherwise.
@@ -84,6 +92,8 @@ def wrap_transformer(
             "backbone must be a model of transformers, got "
             f"{type(backbone).__name__}; wrap others with gfo.wrap"
         )
+    if likelihood is None or example is None:
+        _refuse_heads(backbone)
     refuse_checkpointing(backbone)
     checks.choice("method", method, METHODS)
     if example is None:
@@ -95,7 +105,7 @@ def wrap_transformer(
         known = {option.name for option in dataclasses.fields(METHODS[method].Options)}
         starts = {"prior_keep": KEEP, "rate": 1 - KEEP}
         options = {name: start for name, start in starts.items() if name in known} | options
-    return wrap(
+    model = wrap(
         backbone,
         method,
         default_sites(backbone, example) if sites is None else sites,
@@ -105,6 +115,19 @@ def wrap_transformer(
         preset=preset,
         **options,
     )
+    other = [
+        site.name
+        for site in model.sites
+        if padding is not None and site.tokens is None and site.rank > 1 + len(site.axes)
+    ]
+    if other:
+        warnings.warn(
+            f"padding: the positions at {', '.join(other)} are not those of {padding!r}, so that "
+            "padding counts like real tokens there, and masks depend on how far a sentence was "
+            "padded; leave these sites out, or pad all sentences to one length",
+            stacklevel=2,
+        )
+    return model
 
 
 def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
@@ -113,7 +136,9 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
     The residual stream itself is never masked, only what is added to it. Where a layer has an
     ``nn.Dropout`` after its MLP, the mask stands in for it; other dropout stays. (Not every
     ``nn.Dropout`` could be a site: those of the attention are calls inside a fused kernel, and some
-    modules are used twice.) Modules that do not run exactly once are left out.
+    modules are used twice.) Modules that do not run exactly once are left out, and so are those
+    whose output has no batch axis; where that is the MLP (OPT puts the tokens of all sentences in
+    one row), what the layer's attention adds is masked instead.
 
     Args:
         backbone: A model of ``transformers``.
@@ -128,32 +153,42 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
         >>> default_sites(GPT2ForSequenceClassification(config))
         ['transformer.h.0.mlp.dropout', 'transformer.h.1.mlp.dropout']
     """
-    found = []
-    for name, module in backbone.named_modules():
-        if isinstance(module, nn.ModuleList):
-            for number, layer in enumerate(module):
-                inside = _mlp(layer)
-                found += [] if inside is None else [f"{name}.{number}.{inside}"]
-    layers = set(found)
+    layers = [
+        [f"{name}.{number}.{inside}" for inside in _places(layer)]
+        for name, module in backbone.named_modules()
+        if isinstance(module, nn.ModuleList)
+        for number, layer in enumerate(module)
+    ]
     body = f"{backbone.base_model_prefix}."
-    found += [
-        name
+    heads = [
+        [name]
         for name, module in backbone.named_modules()
         if isinstance(module, nn.Dropout) and not name.startswith(body)
     ]
+    tried = [name for names in layers + heads for name in names]
     args, kwargs = split_example(default_example(backbone) if example is None else example)
-    runs = _runs(backbone, found, args, kwargs)
-    found = [name for name in found if runs[name] == 1]
+    shapes, batch = _shapes(backbone, tried, args, kwargs)
+    usable = {name for name in tried if _usable(shapes[name], batch)}
+    masked = [next((name for name in names if name in usable), None) for names in layers + heads]
+    found = [name for name in masked if name is not None]
+    first = [names[0] for names in layers if names]
+    shared = any(len(shapes[name]) > 1 for name in first)
+    why = "run more than once each (shared weights)" if shared else "give nothing with a batch axis"
+    kind = type(backbone).__name__
+    if not found and first:
+        raise ValueError(
+            f"sites: the default cannot be used for {kind}: its layers {why} at {first[0]!r}; name "
+            "other submodules whose output, [batch, ..., features], is to be masked, as in "
+            'sites=["encoder.layer.*.attention.output"]'
+        )
     if not found:
         raise ValueError(
-            f"sites: {type(backbone).__name__} has no layers with an MLP that could be found and "
-            "that run once each; name the submodules whose output is to be masked, as in "
-            'sites=["encoder.layer.*.output.dense"]'
+            f"sites: {kind} has no layers with an MLP that could be found; name the submodules "
+            'whose output is to be masked, as in sites=["encoder.layer.*.output.dense"]'
         )
-    if layers and not layers & set(found):
+    if first and not any(masked[: len(layers)]):
         warnings.warn(
-            f"sites: the layers of {type(backbone).__name__} run more than once each (shared "
-            f"weights), so that the masks are at {', '.join(found)} alone",
+            f"sites: the layers of {kind} {why}, so that the masks are at {', '.join(found)} alone",
             stacklevel=2,
         )
     return found
@@ -246,30 +281,66 @@ def refuse_checkpointing(backbone: nn.Module) -> None:
         )
 
 
-def _mlp(layer: nn.Module) -> str | None:
-    """Name, inside a layer, of what gives the output of its MLP."""
+def parameters(backbone: nn.Module) -> list[str]:
+    """Names of the arguments of a backbone."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    taken = inspect.signature(backbone.forward).parameters
+    return [name for name, parameter in taken.items() if parameter.kind not in several]
+
+
+def _refuse_heads(backbone: PreTrainedModel) -> None:
+    """Raise if outputs and labels are not those of classification or regression."""
+    # A forward of the user's own may return anything, whatever the class is called.
+    owner = next(kind for kind in type(backbone).__mro__ if "forward" in vars(kind))
+    ours = owner.__module__.partition(".")[0] == "transformers"
+    if ours and not any(head in owner.__name__ for head in _HEADS):
+        raise TypeError(
+            "backbone must have a head for sequence classification, token classification, image "
+            "(audio, video) classification or regression, such as BertForSequenceClassification, "
+            f"got {type(backbone).__name__}; for another one, give both likelihood= and example="
+        )
+
+
+def _places(layer: nn.Module) -> list[str]:
+    """Names, inside a layer with an MLP, of what gives its output; the best first."""
     inside = dict(layer.named_modules())
     own = [path for path in _DROPOUTS if isinstance(inside.get(path), nn.Dropout)]
-    return next((path for path in (*own, *_MLPS) if path in inside), None)
+    found = own + [path for path in _MLPS if path in inside]
+    return found[:1] + [path for path in _ATTENTIONS if found and path in inside]
 
 
-def _runs(backbone: nn.Module, names: list[str], args: Args, kwargs: Kwargs) -> dict[str, int]:
-    """How often modules run in a call."""
-    runs = dict.fromkeys(names, 0)
+def _shapes(
+    backbone: nn.Module, names: list[str], args: Args, kwargs: Kwargs
+) -> tuple[dict[str, list[tuple[int, ...]]], int]:
+    """Shapes that modules give in a call, one for every time that they run; and the batch."""
+    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
 
-    def count(name: str) -> Any:
-        def hook(*_: Any) -> None:
-            runs[name] += 1
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            value = output[0] if isinstance(output, tuple | list) and output else output
+            shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
 
         return hook
 
-    handles = [backbone.get_submodule(name).register_forward_hook(count(name)) for name in runs]
+    handles = [backbone.get_submodule(name).register_forward_hook(note(name)) for name in shapes]
     try:
-        quiet(backbone, args, kwargs)
+        output, _ = quiet(backbone, args, kwargs)
+    except Exception as error:
+        given = ", ".join([f"argument {at}" for at in range(len(args))] + list(kwargs))
+        taken = ", ".join(parameters(backbone))
+        raise ValueError(
+            f"example must be a call that {type(backbone).__name__} takes, got {given}, on which "
+            f"it fails: {error} (it takes {taken})"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
-    return runs
+    return shapes, len(logits_of(output))
+
+
+def _usable(shapes: list[tuple[int, ...]], batch: int) -> bool:
+    """Whether a module ran once and its output has a batch axis before that of the features."""
+    return len(shapes) == 1 and batch in shapes[0][:-1][:2]
 
 
 def _placed(backbone: PreTrainedModel, call: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -48,6 +48,8 @@ def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike
             "model must be a wrapped model of transformers, got "
             f"{type(model).__name__}; save others with gfo.save"
         )
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise NotADirectoryError(f"folder must be a folder or new, got the file {str(folder)!r}")
     # Never new weights beside old masks, whenever it is stopped.
     (Path(folder) / FILE).unlink(missing_ok=True)
     masked.backbone.save_pretrained(folder)
@@ -83,6 +85,11 @@ def load_pretrained(
         >>> again.method.name
         'gflowout'
     """
+    if kind is not None and not (isinstance(kind, type) and hasattr(kind, "from_pretrained")):
+        raise TypeError(
+            "kind must be a class of transformers, such as BertForSequenceClassification, or None, "
+            f"got {kind!r}"
+        )
     if not (Path(folder) / FILE).is_file():
         raise FileNotFoundError(f"folder must hold {FILE!r}, there is none in {str(folder)!r}")
     if kind is None:

@@ -24,7 +24,7 @@ from transformers.utils.generic import ModelOutput
 from gflowout import checks
 from gflowout.calls import logits_of
 from gflowout.data import seeds
-from gflowout.integrations.huggingface_defaults import refuse_checkpointing
+from gflowout.integrations.huggingface_defaults import parameters, refuse_checkpointing
 from gflowout.likelihoods import Categorical, Gaussian
 from gflowout.model import MaskedModel
 from gflowout.predictive import Predictive
@@ -38,8 +38,11 @@ class MaskedOutput(ModelOutput):
     """What a :class:`TrainerModel` returns.
 
     Attributes:
-        loss: In training what the method minimises; in evaluation the negative log-likelihood of
-            the labels, averaged over the batch. ``None`` without labels.
+        loss: In training what the method minimises, in which the likelihood of an example is that
+            of all its labels. In evaluation the negative log-likelihood per label that counts, as
+            ``transformers`` has it: per token in token classification, per yes or no for several
+            labels. In regression per example, where ``transformers`` has the squared error.
+            ``None`` without labels.
         logits: In evaluation such that their softmax (sigmoid for several labels) is the mean
             predicted probability; means in regression. In training those of one drawn mask, which
             a posterior draws that may have seen the labels: no measure of how good a model is.
@@ -163,7 +166,7 @@ class TrainerModel(nn.Module):
         source = seeds.generator(self.seed, "evaluate", self._evaluated)
         self._evaluated += 1
         pred = self.model.predict(*args, samples=self.samples, generator=source, **inputs)
-        loss = None if labels is None else -pred.log_prob(labels).mean()
+        loss = None if labels is None else -pred.log_prob(labels).sum() / _counted(pred, labels)
         return MaskedOutput(loss=loss, logits=mean_logits(pred))
 
     def optimizers(
@@ -197,6 +200,16 @@ class TrainerModel(nn.Module):
         raise ValueError(
             "gradient_checkpointing must be False: layers would be recomputed without masks"
         )
+
+
+def _counted(pred: Predictive, labels: Tensor) -> int:
+    """How many labels a loss of ``transformers`` would be averaged over; examples in regression."""
+    likelihood = pred.likelihood
+    if isinstance(likelihood, Gaussian):
+        return len(labels)
+    if isinstance(likelihood, Categorical) and likelihood.ignore_index is not None:
+        return max(int((labels != likelihood.ignore_index).sum()), 1)
+    return labels.numel()
 
 
 def mean_logits(pred: Predictive) -> Tensor:
@@ -234,7 +247,7 @@ def predict_dataset(
         dataset: As ``Trainer`` takes it: rows are dicts. Labels and columns that the backbone does
             not take are left out.
         collate: Makes a batch of rows, ``trainer.data_collator`` say; ``None``: rows are of one
-            length.
+            length, and are stacked.
         batch_size: Rows per batch.
         samples: Draws per row.
         seed: Of the draws; the answer depends on it and on ``batch_size``.
@@ -260,13 +273,13 @@ def predict_dataset(
         raise TypeError(f"model must come from wrap_transformer, got {type(model).__name__}")
     checks.integer("batch_size", batch_size, low=1)
     checks.integer("seed", seed, low=0)
-    taken = {*inspect.signature(masked.backbone.forward).parameters, *LABELS}
+    taken = [name for name in parameters(masked.backbone) if name not in LABELS]
     device = next(each.device for each in masked.parameters())
     source = torch.Generator().manual_seed(seed)
 
     def joined(rows: list[Any]) -> dict[str, Any]:
-        kept = [{name: row[name] for name in row if name in taken} for row in rows]
-        batch = (default_data_collator if collate is None else collate)(kept)
+        kept = [_columns(row, taken) for row in rows]
+        batch = _stacked(kept) if collate is None else collate(kept)
         return {name: value for name, value in batch.items() if name not in LABELS}
 
     loader = DataLoader(dataset, batch_size=batch_size, collate_fn=joined)
@@ -278,6 +291,32 @@ def predict_dataset(
         }
         parts.append(masked.predict(**placed, samples=samples, generator=source).to("cpu"))
     return Predictive.join(_of_one_length(parts))
+
+
+def _columns(row: Any, taken: Sequence[str]) -> dict[str, Any]:
+    """The labels of a row, and the columns that the backbone takes."""
+    if not isinstance(row, Mapping):
+        raise TypeError(
+            f"dataset must have rows that are dicts, got {type(row).__name__}; the backbone takes "
+            f"the columns {', '.join(taken)}"
+        )
+    if not any(name in taken for name in row):
+        raise ValueError(
+            "dataset must have a column that the backbone takes, got "
+            f"{', '.join(map(str, row)) or 'none'}; it takes {', '.join(taken)}"
+        )
+    return {name: row[name] for name in row if name in taken or name in LABELS}
+
+
+def _stacked(rows: list[dict[str, Any]]) -> Mapping[str, Any]:
+    try:
+        stacked: Mapping[str, Any] = default_data_collator(rows)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "collate must be given, since rows cannot be stacked as they are (of different "
+            f"lengths?): collate=DataCollatorWithPadding(tokenizer), say. {error}"
+        ) from error
+    return stacked
 
 
 def _of_one_length(parts: Sequence[Predictive]) -> list[Predictive]:
