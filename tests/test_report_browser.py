@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -171,7 +172,8 @@ def test_the_pointer_reads_values(visit):
     for series in curve.series:
         assert series.title in text
         assert f"{100 * series.y[-1]:.1f} %" in text
-    values = [float(line.split(" %")[0]) for line in text.split("\n") if " %" in line]
+    values = [float(value) for value in re.findall(r"([\d.]+) % ±", text)]
+    assert len(values) == sum(bool(series.error) for series in curve.series)
     assert values == sorted(values, reverse=True)
     page.mouse.move(5, 5)
     assert page.locator("#tip").is_hidden()
@@ -334,6 +336,7 @@ def test_plots_without_figures_say_so(visit, tmp_path):
         content.Points("one", "x", "y", [content.Series("a", [1.0], [2.0])]),
         content.Bars("none", "y", ["a"], [("m", [content.Cell()])]),
         content.Bars("below zero", "y", ["a"], [("m", [content.Cell(-2.0, 0.1)])]),
+        content.Bars("ends", "y", ["a"], [("m", [content.Cell(0.9, interval=(0.4, 0.97))])]),
         content.Heat("empty", "x", "y", []),
         content.Heat("flat", "x", "y", [[1.0, 1.0]]),
         content.Heat("not a number", "x", "y", [[float("nan"), 1.0]]),
@@ -344,6 +347,7 @@ def test_plots_without_figures_say_so(visit, tmp_path):
     page = visit(path.as_uri())
     assert page.locator("[data-plot] svg").count() == len(blocks)
     assert page.locator(".empty").count() == 4
+    assert page.locator("[data-plot]").nth(7).locator("path.whisker").count() == 1
     assert "NaN" not in "".join(
         page.locator("[data-plot] svg").evaluate_all("all => all.map(e => e.outerHTML)")
     )

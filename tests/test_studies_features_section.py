@@ -29,7 +29,7 @@ def test_section_of_hand_made_records() -> None:
     bars = next(block for block in found.blocks if isinstance(block, Bars))
     assert list(bars.labels) == ["x0", "x1", "x2"]
     assert bars.series[0][1][1].mean == 0.9
-    assert bars.series[0][1][1].error == pytest.approx(0.1)
+    assert bars.series[0][1][1].interval == pytest.approx((0.8, 1.0))
     curve = next(block for block in found.blocks if isinstance(block, Curves))
     ours = curve.series[1]
     assert ours.title == "ID-GFlowOut on inputs"

@@ -21,8 +21,9 @@ INK, PAPER = "#1b1b1b", "#fcfcfa"
 SHOWN = {  # arm: title, colour, marker
     "id-gflowout": ("ID-GFlowOut", "#d95f02", "o"),
     "gflowout": ("GFlowOut", "#2166ac", "D"),
-    "ensemble": ("five plain networks", "#7a7f87", "s"),
+    "gates": ("stochastic gates", "#8e44ad", "v"),
     "boosting": ("gradient boosting", "#1b7837", "^"),
+    "ensemble": ("five plain networks", "#7a7f87", "s"),
 }
 PANELS = {
     "Masks on inputs": (
@@ -57,16 +58,15 @@ def main() -> None:
             panels[title] = found
     heights = [len(rows) for rows in panels.values()]
     figure, axes = plt.subplots(
-        len(panels), 1, figsize=(8, 1.6 + 0.42 * sum(heights)), height_ratios=heights,
+        len(panels), 1, figsize=(8, 1.6 + 0.5 * sum(heights)), height_ratios=heights,
         layout="constrained", facecolor=PAPER, squeeze=False,
     )  # fmt: skip
     for axis, (title, rows) in zip(axes[:, 0], panels.items(), strict=True):
         draw(axis, title, rows)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(SHOWN), frameon=False)
-    axes[-1, 0].set_xlabel(
-        "negative log-likelihood on test data, less that of tuned MC dropout, in % of it: left is "
-        "better"
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    figure.supxlabel(
+        "test NLL less that of tuned MC dropout, in % of it (left is better)", fontsize=10
     )
     figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
 
@@ -97,7 +97,7 @@ def draw(axis: plt.Axes, title: str, rows: list) -> None:
     axis.text(0, 1.0, " MC dropout", transform=axis.get_xaxis_transform(), fontsize=8, va="bottom")
     for number, (arm, (label, colour, marker)) in enumerate(SHOWN.items()):
         there = [(place, row[arm]) for place, (_, row) in enumerate(rows) if arm in row]
-        heights = [place + 0.17 * (number - (len(SHOWN) - 1) / 2) for place, _ in there]
+        heights = [place + 0.15 * (number - (len(SHOWN) - 1) / 2) for place, _ in there]
         middle = [each[0] for _, each in there]
         reach = [[m - each[1] for m, (_, each) in zip(middle, there, strict=True)],
                  [each[2] - m for m, (_, each) in zip(middle, there, strict=True)]]  # fmt: skip

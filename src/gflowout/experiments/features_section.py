@@ -192,12 +192,12 @@ def _plot(records: Sequence[Record], data: str) -> list[Block]:
             low, high, mean = (
                 float(found[f"inclusion/{key}"][at[label]]) for key in ("low", "high", "values")
             )
-            cells.append(Cell(mean, (high - low) / 2, 1))
+            cells.append(Cell(mean, runs=1, interval=(low, high)))
         series.append((title, cells))
     title = f"{PROBLEMS[data].title}: inclusion probability, seed 0"
     caption = (
-        f"The {len(labels)} most probable features of {TITLES[OURS]}. Whiskers: half the width of "
-        "the 90 % interval over masks and chains."
+        f"The {len(labels)} most probable features of {TITLES[OURS]}. Whiskers: the 90 % "
+        "interval over masks and chains."
     )
     return [Bars(title, "inclusion probability", labels, series, caption)]
 

@@ -23,12 +23,14 @@ class Cell:
         error: Standard error of the mean; ``None`` if it is not known.
         runs: How many; 0 for a figure that was taken from the paper.
         text: Instead of a number.
+        interval: Both ends of an interval, for bars; goes before ``error``.
     """
 
     mean: float | None = None
     error: float | None = None
     runs: int = 0
     text: str = ""
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gflowout.report.content import PAPER, Bars, Block, Curves, Heat, Points, Section, Series
+from gflowout.report.content import PAPER, Bars, Block, Cell, Curves, Heat, Points, Section, Series
 
 Plot = Curves | Points | Bars | Heat
 PLOTS = (Curves, Points, Bars, Heat)
@@ -67,7 +67,9 @@ def data(plot: Plot, slots: Mapping[str, int]) -> dict[str, Any]:
                     "label": title,
                     "slot": slots[title],
                     "y": _numbers(cell.mean for cell in cells),
-                    "error": _numbers(cell.error for cell in cells),
+                    "low": _numbers(_ends(cell)[0] for cell in cells),
+                    "high": _numbers(_ends(cell)[1] for cell in cells),
+                    "error": _numbers(None if cell.interval else cell.error for cell in cells),
                 }
                 for title, cells in plot.series
             ],
@@ -128,3 +130,12 @@ def _number(value: float | None) -> float | None:
 
 def _numbers(values: Iterable[float | None]) -> list[float | None]:
     return [_number(value) for value in values]
+
+
+def _ends(cell: Cell) -> tuple[float | None, float | None]:
+    """From where to where the whisker of a bar reaches."""
+    if cell.interval is not None:
+        return cell.interval
+    if cell.mean is None or cell.error is None:
+        return None, None
+    return cell.mean - cell.error, cell.mean + cell.error

@@ -132,11 +132,17 @@ const Plots = (() => {
     return lines;
   }
 
+  // A mean with its error, or with the ends of an interval.
+  function barText(each, i, percent) {
+    if (known(each.error[i]) || !known(each.low[i])) return both(each.y[i], each.error[i], percent);
+    return `${show(each.y[i], percent)} (${show(each.low[i], percent)} to ${show(each.high[i], percent)})`;
+  }
+
   function bars(area, plot, series, room) {
     const groups = plot.labels.length;
     const ends = [];
     for (const each of series) each.y.forEach((y, i) => {
-      if (known(y)) ends.push(y + (known(each.error[i]) ? each.error[i] : 0), y - (known(each.error[i]) ? each.error[i] : 0), y);
+      if (known(y)) ends.push(y, ...[each.low[i], each.high[i]].filter(known));
     });
     const [low, high] = padded([least(ends), most(ends)], true);
     const left = leftFor(low, high, 230, plot.percent);
@@ -169,8 +175,8 @@ const Plots = (() => {
         const x = start(i) + k * thick;
         add(g, "rect", { x: x + 0.5, width: Math.max(1, thick - 1), y: Math.min(Y(y), Y(0)),
           height: Math.max(0.5, Math.abs(Y(y) - Y(0))), class: "bar", rx: Math.min(2, thick / 4) });
-        if (known(each.error[i]) && each.error[i] > 0)
-          add(g, "path", { d: `M${x + thick / 2},${Y(y - each.error[i])}V${Y(y + each.error[i])}`, class: "whisker" });
+        if (known(each.low[i]) && each.high[i] > each.low[i])
+          add(g, "path", { d: `M${x + thick / 2},${Y(each.low[i])}V${Y(each.high[i])}`, class: "whisker" });
       });
     });
     return {
@@ -178,7 +184,7 @@ const Plots = (() => {
       at: (i) => ({ head: plot.labels[i], x: box.x0 + (i + 0.5) * slotWidth, y: box.y1 + 20,
         mark: `M${box.x0 + i * slotWidth + 1},${box.y1}h${slotWidth - 2}V${box.y0}h${2 - slotWidth}z`,
         rows: series.filter((each) => known(each.y[i])).map((each) => ({ slot: each.slot, name: each.label,
-          text: both(each.y[i], each.error[i], plot.percent) })) }),
+          text: barText(each, i, plot.percent) })) }),
       find: (px) => Math.max(0, Math.min(groups - 1, Math.floor((px - box.x0) / slotWidth))),
     };
   }
@@ -299,7 +305,7 @@ const Plots = (() => {
     }
     if (plot.kind === "bars")
       return [["", ...plot.labels], ...plot.series.map((each) => [each.label,
-        ...each.y.map((y, i) => both(y, each.error[i], plot.percent))])];
+        ...each.y.map((_, i) => barText(each, i, plot.percent))])];
     if (plot.kind === "points")
       return [["", plot.x, plot.y], ...plot.series.flatMap((each) => each.x.map((x, i) => [each.label, show(x), show(each.y[i])]))];
     const places = [...new Set(plot.series.flatMap((each) => each.x))].sort((a, b) => a - b);
