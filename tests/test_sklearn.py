@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import joblib
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -316,13 +317,18 @@ def test_a_selector_in_a_pipeline_with_frames() -> None:
     assert est.get_feature_names_out().tolist() == chosen.tolist()
     assert est.set_output(transform="pandas").transform(frame).columns.tolist() == chosen.tolist()
     assert est.get_support(indices=True, threshold=1.0).tolist() == [1]
+    shown = est.plot_inclusion(top=4)
+    assert shown.get_yticklabels()[0].get_text() == "b"  # the one that must stay
+    assert len(shown.get_yticklabels()) == 4
+    plt.close(shown.figure)
     pipe = make_pipeline(GFlowOutClassifier(**SELECT), LogisticRegression()).fit(frame, y)
     assert pipe.score(frame, y) > 0.8
 
 
 def test_without_masked_inputs_there_is_no_selector() -> None:
     est = GFlowOutClassifier()
-    for name in ("transform", "get_support", "get_feature_names_out", "inclusion", "set_output"):
+    for name in ("transform", "get_support", "get_feature_names_out", "inclusion", "set_output",
+                 "plot_inclusion"):  # fmt: skip
         assert not hasattr(est, name)
         assert hasattr(est.set_params(mask_inputs=True), name)
         est.set_params(mask_inputs=False)

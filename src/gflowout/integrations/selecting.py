@@ -83,6 +83,20 @@ class Selecting(SelectorMixin):  # type: ignore[misc]
         support: NDArray[Any] = self.inclusion_.support(least).numpy()
         return np.nonzero(support)[0] if indices else support
 
+    def plot_inclusion(self, top: int = 20, level: float = 0.9, ax: Any = None) -> Any:
+        """Draw inclusion probabilities with their intervals: ``inclusion_.plot``.
+
+        Args:
+            top: How many features at most, the most probable ones.
+            level: Of the interval.
+            ax: Axes of Matplotlib to draw on; a new figure if not given.
+
+        Returns:
+            The axes.
+        """
+        check_is_fitted(self, "inclusion_")
+        return self.inclusion_.plot(top, level, ax)
+
     @property
     def feature_importances_(self) -> Floats:
         """Inclusion probability of every feature, for scikit-learn's tools."""
@@ -126,7 +140,7 @@ class Selecting(SelectorMixin):  # type: ignore[misc]
 
 
 _SELECTING = ("transform", "inverse_transform", "fit_transform", "get_feature_names_out",
-              "set_output", "get_support", "inclusion")  # fmt: skip
+              "set_output", "get_support", "inclusion", "plot_inclusion")  # fmt: skip
 
 # After the class: what scikit-learn wraps inside one loses its condition.
 for _name in _SELECTING:
