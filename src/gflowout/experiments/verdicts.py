@@ -56,9 +56,9 @@ def cell(values: Sequence[float]) -> Cell:
 
     Examples:
         >>> cell([1.0, 3.0])
-        Cell(mean=2.0, error=1.0, runs=2, text='')
+        Cell(mean=2.0, error=1.0, runs=2, text='', interval=None)
         >>> cell([])
-        Cell(mean=None, error=None, runs=0, text='-')
+        Cell(mean=None, error=None, runs=0, text='-', interval=None)
     """
     if not values:
         return Cell(text=NONE)
