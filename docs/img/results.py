@@ -1,7 +1,8 @@
-"""Draws the picture of what was measured: ``python docs/img/results.py`` writes results.svg.
+"""``python docs/img/results.py`` makes the picture and the table of results in the README.
 
-Reads the records in ``results/cpu``. For every problem that is done, the negative log-likelihood of
-each method is compared with that of tuned MC dropout, seed by seed; a bar is the 95 % interval.
+Reads the records in ``results/cpu``. In the picture, results.svg, the negative log-likelihood of
+each method is compared with that of tuned MC dropout, seed by seed; a bar is the 95 % interval. The
+table, between two marks in README.md, has the measures of the paper's tables and its own figures.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from gflowout.experiments import clinical_section, robustness, vqa_section
+from gflowout.experiments.arms import ARMS
 from gflowout.experiments.compare import by_seed, paired
+from gflowout.experiments.summary import mean_error
 from gflowout.runs import read
 
 ROOT = Path(__file__).parents[2]
@@ -43,14 +47,60 @@ PANELS = {
         ("robustness", "cifar10", "rotated/nll", "... rotated"),
         ("robustness", "cifar100", "clean/nll", "CIFAR-100, small network"),
         ("robustness", "cifar100", "rotated/nll", "... rotated"),
+        ("vqa", "vqa-rad", "clean/nll", "VQA-RAD"),
+        ("vqa", "vqa-rad", "noisy/nll", "... noisy features"),
         ("clinical", "eicu-demo", "test/nll", "eICU demo, other hospitals"),
     ),
 }
+MARKS = ("<!-- table of docs/img/results.py -->", "<!-- end of the table -->")
+_ROTATED = {
+    data: {arm: 100 * rotated for arm, (_, rotated) in figures.items()}
+    for data, figures in robustness.PAPER.items()
+}
+COLUMNS = (  # title, study, data, metric, factor, digits, the paper's figures by arm
+    ("MNIST, rotated, %", "robustness", "mnist", "rotated/accuracy", 100, 1, _ROTATED["mnist"]),
+    ("CIFAR-10, rotated, %", "robustness", "cifar10", "rotated/accuracy", 100, 1,
+     _ROTATED["cifar10"]),
+    ("CIFAR-100, rotated, %", "robustness", "cifar100", "rotated/accuracy", 100, 1,
+     _ROTATED["cifar100"]),
+    ("VQA, noisy, %", "vqa", "vqa-rad", "noisy/all", 100, 1,
+     {arm: figures[0] for arm, figures in vqa_section.PUBLISHED["noisy"].items()}),
+    ("eICU, macro F1", "clinical", "eicu-demo", "chosen/f1", 1, 3,
+     {arm: figures[0] for arm, figures in clinical_section.PUBLISHED.items()}),
+)  # fmt: skip
 
 
 def main() -> None:
-    """Draw all problems that there are records of."""
+    """Draw all problems that there are records of, and put the table into the README."""
     records = read(ROOT / "results" / "cpu", "done")
+    picture(records)
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    readme.write_text(f"{before}{MARKS[0]}\n{table(records)}\n{MARKS[1]}{after}")
+
+
+def table(records: list) -> str:
+    """Markdown: a line per method; in brackets the paper's own figures."""
+    lines = ["| method | " + " | ".join(column[0] for column in COLUMNS) + " |",
+             "|---|" + "---|" * len(COLUMNS)]  # fmt: skip
+    for arm in ARMS.values():
+        cells = []
+        for _, study, data, metric, factor, digits, paper in COLUMNS:
+            own = [record for record in records if record["study"] == study]
+            values = list(by_seed(own, data, arm.label, metric).values())
+            if not values:
+                cells.append("-")
+                continue
+            mean, error = mean_error([factor * value for value in values])
+            said = f" ({paper[arm.label]:.{digits}f})" if arm.label in paper else ""
+            cells.append(f"{mean:.{digits}f} ± {error:.{digits}f}{said}")
+        lines.append(f"| {arm.title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def picture(records: list) -> None:
+    """One panel for masks on inputs, one for masks on hidden units."""
     panels = {}
     for title, rows in PANELS.items():
         found = [(label, row) for *which, label in rows if (row := differences(records, *which))]

@@ -1,4 +1,4 @@
-"""``gflowout study run`` and ``study list``; adds them and ``tune`` to the others."""
+"""``gflowout study run``, ``list`` and ``compare``; adds them and ``tune`` to the others."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ def register(app: typer.Typer, study: typer.Typer) -> None:
         epilog="Examples:\n\n- `gflowout study list`\n\n- `gflowout study list results/cpu`\n\n"
         f"{options.EXITS}",
     )(list_)
+    study.command(
+        "compare",
+        epilog="Examples:\n\n- `gflowout study compare results/cpu again`\n\n- `gflowout study "
+        "compare results/cpu again --tolerance 1e-3`\n\nExit codes: 0 the same, 1 some figures "
+        "differ, 2 wrong usage or nothing to compare.",
+    )(compare)
 
 
 def run(
@@ -172,6 +178,40 @@ def list_(
         for name in found.missing:
             typer.echo(f"missing: {name}")
         if found.failed:
+            raise typer.Exit(1)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of records.")],
+    second: Annotated[Path, typer.Argument(metavar="AGAIN", help="Another one.")],
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Largest difference of a figure that is the same.")
+    ] = 0.0,
+) -> None:
+    """Tell whether runs that are in two folders have the same figures, times apart.
+
+    To see whether results can be repeated, do a study again in a new folder and compare.
+    """
+    with options.usage(), plain_records():
+        from gflowout.experiments.repeats import repeats
+        from gflowout.runs import read
+
+        for folder in (first, second):
+            _must_be_folder(folder)
+        found = repeats(read(first, "done"), read(second, "done"), tolerance)
+        if not found:
+            raise ValueError(f"no run with figures to compare is in both {first} and {second}")
+        rows = [["study", "data", "in both", "same", "largest difference", "of", "in"]]
+        for each in found:
+            told = [str(each.runs), str(each.same), f"{each.largest:.3g}", each.metric, each.run]
+            rows.append([each.study, each.data, *told])
+        for line in study_paper.aligned(rows):
+            typer.echo(line)
+        same, runs = sum(each.same for each in found), sum(each.runs for each in found)
+        if any(each.machines for each in found):
+            typer.echo("Some runs were on another kind of processor, which may round otherwise.")
+        typer.echo(f"{same} of {runs} runs have the same figures.")
+        if same < runs:
             raise typer.Exit(1)
 
 
