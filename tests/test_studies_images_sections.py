@@ -245,7 +245,7 @@ def adapted(gaps: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def test_adaptation_has_accuracy_against_points() -> None:
-    gaps = {"concrete": 0.0, "contextual": 0.01, "id-gflowout": 0.03, "gflowout": 0.05}
+    gaps = {"concrete": 0.0, "contextual": 0.01, "id-gflowout": 0.02, "gflowout": 0.05}
     section = adaptation.section(adapted(gaps))
     made = tables(section)["CIFAR-10"]
     titles = [column.title for column in made.columns]
@@ -261,6 +261,48 @@ def test_adaptation_has_accuracy_against_points() -> None:
     level = adaptation.section(adapted({**gaps, "gflowout": 0.005, "id-gflowout": 0.0}))
     assert verdict(level.claims, "adapt faster").verdict == "not reproduced"
     assert verdict(level.claims, "about equally").verdict == "reproduced"
+
+
+PAIRS = {  # by what the 95 % interval of the difference is, here about ±0.0248 around the mean
+    "far ahead": 0.06, "ahead": 0.03, "level": 0.0, "behind": -0.03, "far behind": -0.06,
+}  # fmt: skip
+
+
+def difference(mean: float, spread: float = 0.01, seeds: int = 3) -> dict[str, compare.Comparison]:
+    ours = [mean + spread * (seed - (seeds - 1) / 2) for seed in range(seeds)]
+    return {"mc": compare.paired(ours, [0.0] * seeds, "high")}
+
+
+@pytest.mark.parametrize(
+    ("mean", "better", "as_good", "level"),
+    [
+        ("far ahead", True, True, False),
+        ("ahead", True, True, None),
+        ("level", None, None, None),
+        ("behind", False, False, None),
+        ("far behind", False, False, False),
+    ],
+)
+def test_wide_intervals_decide_nothing(
+    mean: str, better: bool | None, as_good: bool | None, level: bool | None
+) -> None:
+    found = difference(PAIRS[mean])
+    assert say.beats(found, ["mc"]) is better
+    assert say.holds_up(found, ["mc"]) is as_good
+    assert say.level(found, "mc") is level
+
+
+def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
+    narrow = difference(0.0, spread=0.001)
+    assert say.beats(narrow, ["mc"]) is False  # a gain of 2 points is excluded
+    assert say.holds_up(narrow, ["mc"]) is True
+    assert say.level(narrow, "mc") is True
+    assert say.beats(narrow, ["mc"], {"mc": 0.002}) is None
+    assert say.beats(difference(0.0), ["mc"], {"mc": 0.04}) is False
+    for few in (difference(0.0, spread=0.001, seeds=2), {}):
+        assert say.beats(few, ["mc"]) is None
+        assert say.holds_up(few, ["mc"]) is None
+        assert say.level(few, "mc") is None
 
 
 def test_an_average_needs_all_of_its_metrics() -> None:

@@ -15,6 +15,7 @@ from gflowout.experiments.images import SAME, SEVERITIES, SHIFTS, TITLES
 from gflowout.experiments.images_presets import CIFAR
 from gflowout.experiments.study import Record
 from gflowout.experiments.summary import mean_error
+from gflowout.experiments.verdicts import LEAST_SEEDS
 from gflowout.report.content import (
     PAPER,
     Better,
@@ -36,6 +37,8 @@ METRICS: dict[str, tuple[str, Better, bool]] = {
 _NONE = "-"
 BASELINES = ("mc", "concrete", "contextual")
 """Dropout methods that the paper compares with."""
+SLACK = 0.02
+"""A difference in accuracy or AUROC that does not matter."""
 
 Values = Mapping[int, float]
 """A figure by seed."""
@@ -221,16 +224,61 @@ def sentences(
     ]
 
 
-def beats(found: Mapping[str, compare.Comparison], others: Iterable[str]) -> bool | None:
-    """Whether we are better than every one of some arms; ``None`` if one cannot be compared."""
-    verdicts = _verdicts(found, others)
-    return None if verdicts is None else all(each == "better" for each in verdicts)
+def beats(
+    found: Mapping[str, compare.Comparison],
+    others: Iterable[str],
+    margins: Mapping[str, float] | None = None,
+) -> bool | None:
+    """Whether we are better than every one of some arms, where high figures are good.
+
+    Args:
+        found: Comparisons by arm.
+        others: Labels of the arms.
+        margins: By how much, as the paper has it; :data:`SLACK` where it says nothing.
+
+    Returns:
+        True if every interval is above 0; False if one is below its margin; ``None`` if some arm
+        cannot be compared, or the intervals are too wide to tell.
+
+    Examples:
+        >>> wide = compare.paired([0.3, 0.5, 0.4], [0.4, 0.3, 0.4], "high")
+        >>> beats({"mc": wide}, ["mc"]) is None
+        True
+    """
+    pairs = _comparable(found, others)
+    if pairs is None:
+        return None
+    if all(each.verdict == "better" for each in pairs.values()):
+        return True
+    wanted = {} if margins is None else margins
+    behind = any(each.high < wanted.get(label, SLACK) for label, each in pairs.items())
+    return False if behind else None
 
 
 def holds_up(found: Mapping[str, compare.Comparison], others: Iterable[str]) -> bool | None:
-    """Whether we are worse than none of some arms; ``None`` if one cannot be compared."""
-    verdicts = _verdicts(found, others)
-    return None if verdicts is None else not any(each == "worse" for each in verdicts)
+    """Whether we are as good as every one of some arms, where high figures are good.
+
+    Returns:
+        True if every interval is above minus :data:`SLACK`; False if one is below 0; ``None`` if
+        some arm cannot be compared, or the intervals are too wide to tell.
+    """
+    pairs = _comparable(found, others)
+    if pairs is None:
+        return None
+    if any(each.verdict == "worse" for each in pairs.values()):
+        return False
+    return True if all(each.low > -SLACK for each in pairs.values()) else None
+
+
+def level(found: Mapping[str, compare.Comparison], other: str) -> bool | None:
+    """Whether we and another arm are within :data:`SLACK`; ``None`` if that cannot be told."""
+    pairs = _comparable(found, [other])
+    if pairs is None:
+        return None
+    low, high = pairs[other].low, pairs[other].high
+    if low > SLACK or high < -SLACK:
+        return False
+    return True if low > -SLACK and high < SLACK else None
 
 
 def verdict(claim: str, outcomes: Mapping[str, bool | None], needed: int, rule: str) -> Claim:
@@ -238,7 +286,7 @@ def verdict(claim: str, outcomes: Mapping[str, bool | None], needed: int, rule: 
 
     Args:
         claim: What the paper says.
-        outcomes: What came of each test; ``None`` where it could not be made.
+        outcomes: What came of each test; ``None`` where it could not be made or cannot tell.
         needed: How many must come out well.
         rule: When a test comes out well.
     """
@@ -251,7 +299,7 @@ def verdict(claim: str, outcomes: Mapping[str, bool | None], needed: int, rule: 
         return Claim(claim, "reproduced", why)
     if len(good) + missing >= needed:
         return Claim(
-            claim, "not testable here", f"{why} {missing} cannot be tested with what has been run."
+            claim, "not testable here", f"{why} {missing} cannot be told from what has been run."
         )
     return Claim(claim, "not reproduced", why)
 
@@ -328,11 +376,15 @@ def setting(records: Iterable[Record], data: str) -> str:
     )
 
 
-def _verdicts(
+def _comparable(
     found: Mapping[str, compare.Comparison], others: Iterable[str]
-) -> list[compare.Verdict] | None:
-    verdicts = [found[label].verdict if label in found else "not comparable" for label in others]
-    return None if "not comparable" in verdicts else verdicts
+) -> dict[str, compare.Comparison] | None:
+    """Comparisons with all of some arms, each over enough seeds; ``None`` if there is not that."""
+    pairs = {label: found[label] for label in others if label in found}
+    few = any(
+        each.verdict == "not comparable" or each.seeds < LEAST_SEEDS for each in pairs.values()
+    )
+    return None if few or any(label not in found for label in others) else pairs
 
 
 def _listed(names: Sequence[str]) -> str:
