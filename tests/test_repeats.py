@@ -70,9 +70,13 @@ def test_command(tmp_path: Path) -> None:
     assert said.splitlines()[1].split() == ["toy", "numbers", "2", "2", "0"]
     assert said.splitlines()[-1] == "2 of 2 runs have the same figures."
 
+    assert "Done in one folder alone: 0 and 0 runs" in said
+
     path = next(second.glob("toy-*.json"))
     path.unlink()
-    assert "1 of 1 runs" in gflowout("study", "compare", first, second)
+    said = gflowout("study", "compare", first, second)
+    assert "Done in one folder alone: 1 and 0 runs; failed in" in said
+    assert "1 of 1 runs" in said
     for each in second.glob("toy-*.json"):
         each.unlink()
     said = gflowout("study", "compare", first, second, code=2)
@@ -86,10 +90,16 @@ def test_command_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     made = {"one": [record("toy-0", nll=0.5)], "two": [record("toy-0", cpu="b", nll=0.625)]}
     for name in made:
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(runs, "read", lambda folder, status: made[Path(folder).name])
+    lost = {"two": [record("toy-1")]}
+
+    def fake(folder: Path, status: str) -> list[dict]:
+        return (made if status == "done" else lost)[folder.name]
+
+    monkeypatch.setattr(runs, "read", fake)
     one, two = tmp_path / "one", tmp_path / "two"
     said = gflowout("study", "compare", one, two, code=1).splitlines()
     assert said[1].split() == ["s", "d", "1", "0", "0.125", "nll", "toy-0"]
     assert said[2].startswith("Some runs were on another kind of processor")
-    assert said[3] == "0 of 1 runs have the same figures."
+    assert said[3].endswith("two: 1.")
+    assert said[4] == "0 of 1 runs have the same figures."
     assert "1 of 1 runs" in gflowout("study", "compare", one, two, "--tolerance", "0.2")

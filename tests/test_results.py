@@ -25,7 +25,8 @@ def test_the_readme_has_the_main_table_of_the_records() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "img" / "results.py"))
     begin, end = script["MARKS"]
     said = (ROOT / "README.md").read_text().split(begin)[1].split(end)[0]
-    assert said.strip() == script["table"](read(ROOT / "results" / "cpu", "done"))
+    made = script["table"](read(ROOT / "results" / "cpu", "done"))
+    assert said.strip() == made, "write it again: python docs/img/results.py"
 
 
 def test_no_failure_is_among_the_records() -> None:

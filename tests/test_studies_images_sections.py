@@ -294,7 +294,7 @@ def test_wide_intervals_decide_nothing(
 
 def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
     narrow = difference(0.0, spread=0.001)
-    assert say.beats(narrow, ["mc"]) is False  # a gain of 2 points is excluded
+    assert say.beats(narrow, ["mc"]) is False  # a gain of a point is excluded
     assert say.holds_up(narrow, ["mc"]) is True
     assert say.level(narrow, "mc") is True
     assert say.beats(narrow, ["mc"], {"mc": 0.002}) is None
@@ -303,6 +303,26 @@ def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
         assert say.beats(few, ["mc"]) is None
         assert say.holds_up(few, ["mc"]) is None
         assert say.level(few, "mc") is None
+
+
+def test_of_several_arms_those_that_are_undecided_count() -> None:
+    ahead, wide = difference(0.004, spread=0.001)["mc"], difference(0.0)["mc"]
+    worse = difference(-0.004, spread=0.001)["mc"]
+    assert (ahead.verdict, worse.verdict) == ("better", "worse")
+    # An arm that is beaten by less than the margin does not decide against us.
+    assert say.beats({"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
+    assert say.beats({"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
+    assert say.beats({"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
+    # Behind, but by less than what is taken for a difference.
+    assert say.holds_up({"mc": worse}, ["mc"]) is True
+    assert say.level({"mc": worse}, "mc") is True
+    assert say.holds_up({"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
+    far = difference(-0.06)["mc"]
+    assert say.holds_up({"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
+    for judge in (say.beats, say.holds_up):
+        assert judge({"mc": ahead}, ["mc", "concrete"]) is None
+        assert judge({}, (name for name in ("mc",))) is None
+        assert judge({"mc": ahead}, ()) is None
 
 
 def test_an_average_needs_all_of_its_metrics() -> None:

@@ -84,14 +84,15 @@ def table(records: list) -> str:
     """Markdown: a line per method; in brackets the paper's own figures."""
     lines = ["| method | " + " | ".join(column[0] for column in COLUMNS) + " |",
              "|---|" + "---|" * len(COLUMNS)]  # fmt: skip
+    counts: dict[str, set[int]] = {}
     for arm in ARMS.values():
         cells = []
-        for _, study, data, metric, factor, digits, paper in COLUMNS:
+        for title, study, data, metric, factor, digits, paper in COLUMNS:
             own = [record for record in records if record["study"] == study]
             values = list(by_seed(own, data, arm.label, metric).values())
-            if not values:
-                cells.append("-")
-                continue
+            counts.setdefault(title, set()).add(len(values))
+            if len(counts[title]) > 1 or len(values) < 2:
+                raise ValueError(f"{title}: arms have {counts[title]} seeds; do what is missing")
             mean, error = mean_error([factor * value for value in values])
             said = f" ({paper[arm.label]:.{digits}f})" if arm.label in paper else ""
             cells.append(f"{mean:.{digits}f} ± {error:.{digits}f}{said}")

@@ -198,7 +198,8 @@ def compare(
 
         for folder in (first, second):
             _must_be_folder(folder)
-        found = repeats(read(first, "done"), read(second, "done"), tolerance)
+        done, again = read(first, "done"), read(second, "done")
+        found = repeats(done, again, tolerance)
         if not found:
             raise ValueError(f"no run with figures to compare is in both {first} and {second}")
         rows = [["study", "data", "in both", "same", "largest difference", "of", "in"]]
@@ -210,6 +211,10 @@ def compare(
         same, runs = sum(each.same for each in found), sum(each.runs for each in found)
         if any(each.machines for each in found):
             typer.echo("Some runs were on another kind of processor, which may round otherwise.")
+        mine, theirs = ({record["id"] for record in each} for each in (done, again))
+        failed = {record["id"] for record in read(second, "failed")} - theirs
+        alone = f"Done in one folder alone: {len(mine - theirs)} and {len(theirs - mine)} runs"
+        typer.echo(f"{alone}; failed in {second}: {len(failed)}.")
         typer.echo(f"{same} of {runs} runs have the same figures.")
         if same < runs:
             raise typer.Exit(1)

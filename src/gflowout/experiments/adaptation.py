@@ -184,8 +184,8 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         alike[TITLES[data]] = say.level(pair, "id-gflowout")
     rule = (
         "accuracy after fine-tuning, mean over numbers of points, is better than that of concrete "
-        "and of contextual dropout, by the paired 95 % interval; it is not if one interval is "
-        f"below {100 * say.SLACK:g} points (the paper has no numbers)"
+        "and of contextual dropout, by the paired 95 % interval; it is not if another interval is "
+        f"below {100 * say.SLACK:g} point (the paper has no numbers)"
     )
     made = [
         say.verdict(
@@ -195,7 +195,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         say.verdict(
             "GFlowOut and ID-GFlowOut adapt about equally well.", alike, len(alike),
             "the paired 95 % interval of the difference of their mean accuracies after fine-tuning "
-            f"is within {100 * say.SLACK:g} points; it does not hold if it is outside",
+            f"is within {100 * say.SLACK:g} point of 0; it does not hold if it is outside",
         ),
     ]  # fmt: skip
     return [say.noting(each, say.scale(records)) for each in made]

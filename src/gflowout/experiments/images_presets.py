@@ -1,7 +1,8 @@
 """Sizes of the studies on images at every preset: what is trained, tuned and scored.
 
-Robustness, block order, out-of-distribution detection and adaptation take the same configurations
-from here, so that a model of one serves the others. Knows nothing of how a run is done.
+Robustness, out-of-distribution detection and masks take the same configurations from here, so that
+a model of one serves the others; block order and adaptation change them and train their own. Knows
+nothing of how a run is done.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         better,
         2,
         "on a data set, accuracy on rotated images is better than that of each of the three, by "
-        "the paired 95 % interval; it is not if one interval is below the paper's margin",
+        "the paired 95 % interval; it is not if another interval is below the paper's margin",
     )
     return [
         say.noting(rotations, say.scale(records) + _reach(records)),
@@ -163,14 +163,14 @@ def matching(records: Sequence[Record], data: Sequence[str], claim: str) -> Clai
             measure = say.corrupted("accuracy", shift)
             found = say.comparisons(records, name, measure, "high", others=say.BASELINES)
             outcomes[f"{TITLES[name]} {title}"] = say.holds_up(found, say.BASELINES)
-            reach += [each.high - each.low for each in found.values() if each.seeds > 1]
+            reach += [e.high - e.low for e in found.values() if e.verdict != "not comparable"]
     made = say.verdict(
         claim,
         outcomes,
         max(1, len(outcomes) - 1),
         "in an experiment, the paired 95 % interval of mean accuracy over severities 1 to 5, less "
-        f"that of random, concrete or contextual dropout, is above -{100 * say.SLACK:g} points; it "
-        "does not hold if one is below 0",
+        f"that of random, concrete or contextual dropout, is above -{100 * say.SLACK:g} point; it "
+        "does not hold if one is not, and below 0",
     )
     width = f" Intervals are ±{50 * fmean(reach):.1f} points on average." if reach else ""
     return say.noting(made, width + say.scale(records) + _reach(records))
