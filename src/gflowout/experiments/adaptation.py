@@ -142,8 +142,7 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on CIFAR."""
     data = _DATA[preset]
     own = {"data.label_noise": NOISE, **_OPTIONS[preset]}
-    seeds = images_presets.FEWER_SEEDS[preset]
-    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, own), seeds)
+    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, own))
 
 
 def section(records: Sequence[Record]) -> Section:

@@ -39,7 +39,7 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     data = _DATA[preset]
     fewer = _FEWER if preset == "cpu" else {}
     options = images_presets.scored(preset, data, **_ORDER, **fewer)
-    return images.runs(NAME, preset, chosen, data, options, images_presets.FEWER_SEEDS[preset])
+    return images.runs(NAME, preset, chosen, data, options)
 
 
 def section(records: Sequence[Record]) -> Section:
