@@ -97,7 +97,7 @@ def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> Non
     section = robustness.section(records)
     text = (
         "Accuracy on rotated MNIST: GFlowOut is better than No dropout, MC dropout, Concrete "
-        "dropout and Contextual dropout (95 % interval, 3 seeds)."
+        "dropout and Contextual dropout (3 seeds, 95 %, Holm)."
     )
     assert text in section.findings
     claims = section.claims
@@ -355,10 +355,10 @@ def test_an_overview_names_every_arm_once() -> None:
     mixed = say.overview({"mc": wins, "none": lost, "concrete": even, "control": even}, "it")
     assert mixed == (
         "It: GFlowOut is better than MC dropout, worse than No dropout, no difference is seen to "
-        "Concrete dropout and GFlowOut, β = 0 (95 % interval, 3 seeds)."
+        "Concrete dropout and GFlowOut, β = 0 (3 seeds, 95 %, Holm)."
     )
     assert say.overview({"mc": even}, "it") == (
-        "It: no difference is seen between GFlowOut and MC dropout (95 % interval, 3 seeds)."
+        "It: no difference is seen between GFlowOut and MC dropout (3 seeds, 95 %, Holm)."
     )
     assert say.overview({"mc": compare.paired([1], [2], "high")}, "it") is None
 

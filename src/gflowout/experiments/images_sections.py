@@ -185,13 +185,18 @@ def overview(
 ) -> str | None:
     """One sentence on all comparisons of a figure: whom we beat, who beats us, who is level.
 
+    Args:
+        found: Comparisons by arm, corrected for their number.
+        what: The figure.
+        ours: Label of our arm.
+
     Examples:
-        >>> made = compare.paired([3, 4, 5.5], [1, 2, 3], "high")
-        >>> overview({"mc": made}, "accuracy on rotated MNIST")
-        'Accuracy on rotated MNIST: GFlowOut is better than MC dropout (95 % interval, 3 seeds).'
+        >>> made = compare.holm({"mc": compare.paired([3, 4, 5.5], [1, 2, 3], "high")})
+        >>> overview(made, "accuracy on rotated MNIST")
+        'Accuracy on rotated MNIST: GFlowOut is better than MC dropout (3 seeds, 95 %, Holm).'
     """
     groups = {
-        verdict: [ARMS[label].title for label, each in found.items() if each.verdict == verdict]
+        verdict: [ARMS[label].title for label, each in found.items() if each.firm == verdict]
         for verdict in ("better", "worse", "no difference seen")
     }
     parts = []
@@ -210,7 +215,7 @@ def overview(
         return None
     seeds = {each.seeds for each in found.values() if each.verdict != "not comparable"}
     count = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return f"{what[0].upper()}{what[1:]}: {', '.join(parts)} (95 % interval, {count} seeds)."
+    return f"{what[0].upper()}{what[1:]}: {', '.join(parts)} ({count} seeds, 95 %, Holm)."
 
 
 def sentences(
