@@ -266,7 +266,7 @@ def test_the_page_names_all_studies_and_its_commands_are_good(monkeypatch):
     shell = "".join(re.findall(r"```sh\n(.*?)```", page(), re.S))
     lines = [shlex.split(line, comments=True) for line in shell.splitlines()]
     ours = [words[3:] for words in lines if words[:3] == ["gflowout", "study", "run"]]
-    assert len(ours) == 3
+    assert len(ours) == 4
     for name, *rest in ours:
         assert study_paper.names_of(name)
         assert rest[rest.index("--preset") + 1] in studies.PRESETS
