@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from studies_images_files import record, shifted
 
-from gflowout.experiments import adaptation, block_order, compare, ood, robustness
+from gflowout.experiments import adaptation, block_order, compare, ood, robustness, verdicts
 from gflowout.experiments import images_sections as say
 from gflowout.experiments.arms import ARMS
 from gflowout.report.content import Claim, Curves, Pictures, Section, Table, Text
@@ -287,22 +287,22 @@ def test_wide_intervals_decide_nothing(
     mean: str, better: bool | None, as_good: bool | None, level: bool | None
 ) -> None:
     found = difference(PAIRS[mean])
-    assert say.beats(found, ["mc"]) is better
-    assert say.holds_up(found, ["mc"]) is as_good
-    assert say.level(found, "mc") is level
+    assert verdicts.beats(found, ["mc"]) is better
+    assert verdicts.holds_up(found, ["mc"]) is as_good
+    assert verdicts.level(found, "mc") is level
 
 
 def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
     narrow = difference(0.0, spread=0.001)
-    assert say.beats(narrow, ["mc"]) is False  # a gain of a point is excluded
-    assert say.holds_up(narrow, ["mc"]) is True
-    assert say.level(narrow, "mc") is True
-    assert say.beats(narrow, ["mc"], {"mc": 0.002}) is None
-    assert say.beats(difference(0.0), ["mc"], {"mc": 0.04}) is False
+    assert verdicts.beats(narrow, ["mc"]) is False  # a gain of a point is excluded
+    assert verdicts.holds_up(narrow, ["mc"]) is True
+    assert verdicts.level(narrow, "mc") is True
+    assert verdicts.beats(narrow, ["mc"], {"mc": 0.002}) is None
+    assert verdicts.beats(difference(0.0), ["mc"], {"mc": 0.04}) is False
     for few in (difference(0.0, spread=0.001, seeds=2), {}):
-        assert say.beats(few, ["mc"]) is None
-        assert say.holds_up(few, ["mc"]) is None
-        assert say.level(few, "mc") is None
+        assert verdicts.beats(few, ["mc"]) is None
+        assert verdicts.holds_up(few, ["mc"]) is None
+        assert verdicts.level(few, "mc") is None
 
 
 def test_of_several_arms_those_that_are_undecided_count() -> None:
@@ -310,16 +310,16 @@ def test_of_several_arms_those_that_are_undecided_count() -> None:
     worse = difference(-0.004, spread=0.001)["mc"]
     assert (ahead.verdict, worse.verdict) == ("better", "worse")
     # An arm that is beaten by less than the margin does not decide against us.
-    assert say.beats({"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
-    assert say.beats({"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
-    assert say.beats({"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
+    assert verdicts.beats({"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
+    assert verdicts.beats({"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
+    assert verdicts.beats({"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
     # Behind, but by less than what is taken for a difference.
-    assert say.holds_up({"mc": worse}, ["mc"]) is True
-    assert say.level({"mc": worse}, "mc") is True
-    assert say.holds_up({"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
+    assert verdicts.holds_up({"mc": worse}, ["mc"]) is True
+    assert verdicts.level({"mc": worse}, "mc") is True
+    assert verdicts.holds_up({"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
     far = difference(-0.06)["mc"]
-    assert say.holds_up({"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
-    for judge in (say.beats, say.holds_up):
+    assert verdicts.holds_up({"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
+    for judge in (verdicts.beats, verdicts.holds_up):
         assert judge({"mc": ahead}, ["mc", "concrete"]) is None
         assert judge({}, (name for name in ("mc",))) is None
         assert judge({"mc": ahead}, ()) is None

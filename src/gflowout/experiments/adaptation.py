@@ -16,7 +16,7 @@ import torch
 
 from gflowout.data.seeds import generator
 from gflowout.ensemble import Ensemble
-from gflowout.experiments import images, images_presets
+from gflowout.experiments import images, images_presets, verdicts
 from gflowout.experiments import images_sections as say
 from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import TITLES
@@ -178,13 +178,13 @@ def claims(records: Sequence[Record]) -> list[Claim]:
     for data in there or images_presets.CIFAR:
         measure = _after(_sizes(records, data)) if there else say.metric("none")
         found = say.comparisons(records, data, measure, "high", others=others)
-        faster[TITLES[data]] = say.beats(found, others)
+        faster[TITLES[data]] = verdicts.beats(found, others)
         pair = say.comparisons(records, data, measure, "high", others=("id-gflowout",))
-        alike[TITLES[data]] = say.level(pair, "id-gflowout")
+        alike[TITLES[data]] = verdicts.level(pair, "id-gflowout")
     rule = (
         "accuracy after fine-tuning, mean over numbers of points, is better than that of concrete "
         "and of contextual dropout, by the paired 95 % interval; it is not if another interval is "
-        f"below {100 * say.SLACK:g} point (the paper has no numbers)"
+        f"below {100 * verdicts.SLACK:g} point (the paper has no numbers)"
     )
     made = [
         say.verdict(
@@ -194,7 +194,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         say.verdict(
             "GFlowOut and ID-GFlowOut adapt about equally well.", alike, len(alike),
             "the paired 95 % interval of the difference of their mean accuracies after fine-tuning "
-            f"is within {100 * say.SLACK:g} point of 0; it does not hold if it is outside",
+            f"is within {100 * verdicts.SLACK:g} point of 0; it does not hold if it is outside",
         ),
     ]  # fmt: skip
     return [say.noting(each, say.scale(records)) for each in made]

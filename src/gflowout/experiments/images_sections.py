@@ -15,7 +15,6 @@ from gflowout.experiments.images import SAME, SEVERITIES, SHIFTS, TITLES
 from gflowout.experiments.images_presets import CIFAR
 from gflowout.experiments.study import Record
 from gflowout.experiments.summary import mean_error
-from gflowout.experiments.verdicts import LEAST_SEEDS
 from gflowout.report.content import (
     PAPER,
     Better,
@@ -37,8 +36,6 @@ METRICS: dict[str, tuple[str, Better, bool]] = {
 _NONE = "-"
 BASELINES = ("mc", "concrete", "contextual")
 """Dropout methods that the paper compares with."""
-SLACK = 0.01
-"""A difference in accuracy or AUROC that is taken for none: a point, as for questions."""
 
 Values = Mapping[int, float]
 """A figure by seed."""
@@ -229,65 +226,6 @@ def sentences(
     ]
 
 
-def beats(
-    found: Mapping[str, compare.Comparison],
-    others: Iterable[str],
-    margins: Mapping[str, float] | None = None,
-) -> bool | None:
-    """Whether we are better than every one of some arms, where high figures are good.
-
-    Args:
-        found: Comparisons by arm.
-        others: Labels of the arms.
-        margins: By how much, as the paper has it; :data:`SLACK` where it says nothing.
-
-    Returns:
-        True if every interval is above 0; else False if one that is not is below its margin;
-        ``None`` if some arm cannot be compared, or the intervals are too wide to tell.
-
-    Examples:
-        >>> wide = compare.paired([0.3, 0.5, 0.4], [0.4, 0.3, 0.4], "high")
-        >>> beats({"mc": wide}, ["mc"]) is None
-        True
-    """
-    pairs = _comparable(found, others)
-    if pairs is None:
-        return None
-    wanted = {} if margins is None else margins
-    left = {label: each for label, each in pairs.items() if each.verdict != "better"}
-    if not left:
-        return True
-    behind = any(each.high < wanted.get(label, SLACK) for label, each in left.items())
-    return False if behind else None
-
-
-def holds_up(found: Mapping[str, compare.Comparison], others: Iterable[str]) -> bool | None:
-    """Whether we are as good as every one of some arms, where high figures are good.
-
-    Returns:
-        True if every interval is above minus :data:`SLACK`; else False if one that is not is below
-        0; ``None`` if some arm cannot be compared, or the intervals are too wide to tell.
-    """
-    pairs = _comparable(found, others)
-    if pairs is None:
-        return None
-    left = [each for each in pairs.values() if each.low <= -SLACK]
-    if not left:
-        return True
-    return False if any(each.verdict == "worse" for each in left) else None
-
-
-def level(found: Mapping[str, compare.Comparison], other: str) -> bool | None:
-    """Whether we and another arm are within :data:`SLACK`; ``None`` if that cannot be told."""
-    pairs = _comparable(found, [other])
-    if pairs is None:
-        return None
-    low, high = pairs[other].low, pairs[other].high
-    if low > SLACK or high < -SLACK:
-        return False
-    return True if low > -SLACK and high < SLACK else None
-
-
 def verdict(claim: str, outcomes: Mapping[str, bool | None], needed: int, rule: str) -> Claim:
     """A claim that holds if enough of some tests come out well.
 
@@ -381,18 +319,6 @@ def setting(records: Iterable[Record], data: str) -> str:
         f"{TITLES[data]}: {network}, {amount} (validation included), "
         f"{epochs} epoch{'s' if epochs > 1 else ''} at most, {options['samples']} draws"
     )
-
-
-def _comparable(
-    found: Mapping[str, compare.Comparison], others: Iterable[str]
-) -> dict[str, compare.Comparison] | None:
-    """Comparisons with all of some arms, each over enough seeds; ``None`` if there is not that."""
-    pairs = {label: found.get(label) for label in others}
-    made = {label: each for label, each in pairs.items() if each is not None}
-    few = any(
-        each.verdict == "not comparable" or each.seeds < LEAST_SEEDS for each in made.values()
-    )
-    return None if few or not pairs or len(made) < len(pairs) else made
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gflowout import metrics
-from gflowout.experiments import images, images_presets
+from gflowout.experiments import images, images_presets, verdicts
 from gflowout.experiments import images_sections as say
 from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import TITLES
@@ -66,7 +66,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }  # fmt: skip
 """AUROC, its error, AUPR, its error against SVHN: Table 3 of the paper."""
 _OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
-_MARGIN = f"the paper's margin ({say.SLACK:g} where it has none)"
+_MARGIN = f"the paper's margin ({verdicts.SLACK:g} where it has none)"
 
 
 def work(run: Run, context: Context) -> Result:
@@ -140,7 +140,7 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         (_OTHER, "with the other CIFAR in the place of SVHN, which is our stand-in"),
     ):
         outcomes = {
-            f"{TITLES[data]} against {TITLES[other]}": say.beats(
+            f"{TITLES[data]} against {TITLES[other]}": verdicts.beats(
                 say.comparisons(records, data, _auroc(other), "high", others=say.BASELINES),
                 say.BASELINES,
                 {arm: _margin(data, other, "gflowout", arm) for arm in say.BASELINES},
@@ -164,14 +164,15 @@ def _ensembles(records: Sequence[Record]) -> Claim:
     claim = "GFlowOut keeps up with deep ensembles in detection (Table 3)."
     rule = (
         "the paired 95 % interval of the AUROC of the Dempster-Shafer score, less that of the "
-        f"ensemble, is above -{say.SLACK:g}; it does not hold if it is not, and below 0"
+        f"ensemble, is above -{verdicts.SLACK:g}; it does not hold if it is not, and below 0"
     )
     outcomes, used = dict[str, bool | None](), set[str]()
     for data in CIFAR:
         other = _unknown(records, data)
         used.add(other)
         found = say.comparisons(records, data, _auroc(other), "high", others=("ensemble",))
-        outcomes[f"{TITLES[data]} against {TITLES[other]}"] = say.holds_up(found, ("ensemble",))
+        pair = f"{TITLES[data]} against {TITLES[other]}"
+        outcomes[pair] = verdicts.holds_up(found, ("ensemble",))
     return _noting(say.verdict(claim, outcomes, 2, rule), used)
 
 
@@ -185,8 +186,8 @@ def _poor_id(records: Sequence[Record]) -> Claim:
     found = []
     for arm in (*say.BASELINES, "gflowout"):
         pair = say.comparisons(records, "cifar10", _auroc(other), "high", ours=arm, others=(ours,))
-        found.append(say.beats(pair, (ours,), {ours: _margin("cifar10", other, arm, ours)}))
-    bad = False if False in found else None if None in found else True
+        found.append(verdicts.beats(pair, (ours,), {ours: _margin("cifar10", other, arm, ours)}))
+    bad = verdicts.every(found)
     outcome = say.verdict(claim, {f"CIFAR-10 against {TITLES[other]}": bad}, 1, rule)
     return _noting(outcome, {other})
 
@@ -209,7 +210,7 @@ def _noting(claim: Claim, used: set[str]) -> Claim:
 
 def _margin(data: str, unknown: str, ours: str, other: str) -> float:
     """By how much the paper has one method ahead of another; it has figures for SVHN alone."""
-    return PAPER[data][ours][0] - PAPER[data][other][0] if unknown == "svhn" else say.SLACK
+    return PAPER[data][ours][0] - PAPER[data][other][0] if unknown == "svhn" else verdicts.SLACK
 
 
 def _auroc(other: str) -> say.Measure:

@@ -13,8 +13,8 @@ from typing import Any
 
 from gflowout.experiments.summary import numbers
 
-TIMES = ("cost", "cost/")
-"""A study whose figures are times, and how the names of such figures start in others."""
+TIMES = "cost"
+"""The study whose figures are times, and in others the first part of the names of such figures."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def repeats(
     found: dict[tuple[str, str], list[tuple[float, str, str, bool]]] = {}
     for record in first:
         other = others.get(record["id"])
-        if other is None or record["study"] == TIMES[0]:
+        if other is None or record["study"] == TIMES:
             continue
         largest, metric = difference(record["metrics"], other["metrics"])
         moved = _processor(record) != _processor(other)
@@ -103,7 +103,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[flo
     ours, theirs = numbers(_curves(first)), numbers(_curves(second))
     largest, where = 0.0, ""
     for name in dict.fromkeys((*ours, *theirs)):
-        if name.startswith(TIMES[1]):
+        if name.startswith(f"{TIMES}/"):
             continue
         one, other = ours.get(name), theirs.get(name)
         apart = _apart(one, other)

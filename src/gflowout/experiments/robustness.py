@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from gflowout.experiments import images, images_presets
+from gflowout.experiments import images, images_presets, verdicts
 from gflowout.experiments import images_sections as say
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.compare import pair_by_pair
 from gflowout.experiments.images import SHIFTS, TITLES
 from gflowout.experiments.study import TUNING, Chosen, Record, Study
-from gflowout.experiments.verdicts import LEAST_SEEDS
 from gflowout.report.content import Block, Cell, Claim, Column, Row, Section, Table, Text
 from gflowout.runs import Context, Result, Run
 
@@ -44,7 +43,7 @@ _SIX = (
     "GFlowOut outperforms or matches the baselines in five of six experiments with corrupted "
     "images (Figure 2, top)."
 )
-_TOO_FEW = f"Fewer than {LEAST_SEEDS} seeds of MNIST have been run."
+_TOO_FEW = f"Fewer than {verdicts.LEAST_SEEDS} seeds of MNIST have been run."
 _ROTATED = say.metric("rotated/accuracy")
 _CLEAN = say.metric("clean/accuracy")
 
@@ -132,7 +131,7 @@ def tuned(records: Sequence[Record], there: Sequence[str]) -> Table:
 def claims(records: Sequence[Record]) -> list[Claim]:
     """What the paper says of robustness, and what became of it."""
     better = {
-        TITLES[data]: say.beats(
+        TITLES[data]: verdicts.beats(
             say.comparisons(records, data, _ROTATED, "high", others=say.BASELINES),
             say.BASELINES,
             {arm: PAPER[data]["gflowout"][1] - PAPER[data][arm][1] for arm in say.BASELINES},
@@ -162,15 +161,15 @@ def matching(records: Sequence[Record], data: Sequence[str], claim: str) -> Clai
         for shift, title in SHIFTS.items():
             measure = say.corrupted("accuracy", shift)
             found = say.comparisons(records, name, measure, "high", others=say.BASELINES)
-            outcomes[f"{TITLES[name]} {title}"] = say.holds_up(found, say.BASELINES)
+            outcomes[f"{TITLES[name]} {title}"] = verdicts.holds_up(found, say.BASELINES)
             reach += [e.high - e.low for e in found.values() if e.verdict != "not comparable"]
     made = say.verdict(
         claim,
         outcomes,
         max(1, len(outcomes) - 1),
         "in an experiment, the paired 95 % interval of mean accuracy over severities 1 to 5, less "
-        f"that of random, concrete or contextual dropout, is above -{100 * say.SLACK:g} point; it "
-        "does not hold if one is not, and below 0",
+        "that of random, concrete or contextual dropout, is above "
+        f"-{100 * verdicts.SLACK:g} point; it does not hold if one is not, and below 0",
     )
     width = f" Intervals are ±{50 * fmean(reach):.1f} points on average." if reach else ""
     return say.noting(made, width + say.scale(records) + _reach(records))
@@ -194,7 +193,8 @@ def _random_dropout(records: Sequence[Record]) -> Claim:
     )
     rule = "Rule: GFlowOut's mean accuracy is at least 5 points above that of MC dropout."
     learned, random = (say.cell(_CLEAN(records, "mnist", arm)) for arm in ("gflowout", "mc"))
-    if learned.mean is None or random.mean is None or min(learned.runs, random.runs) < LEAST_SEEDS:
+    least = min(learned.runs, random.runs)
+    if learned.mean is None or random.mean is None or least < verdicts.LEAST_SEEDS:
         return Claim(claim, "not testable here", f"{rule} {_TOO_FEW}")
     why = f"{rule} Here: {100 * learned.mean:.2f} and {100 * random.mean:.2f} %."
     good = learned.mean - random.mean >= 0.05
@@ -205,7 +205,7 @@ def _level(records: Sequence[Record]) -> Claim:
     claim = "Two thirds of the digits of rotated MNIST are read rightly (66.4 % with GFlowOut)."
     rule = "Rule: GFlowOut's mean accuracy is within 5 points of the paper's."
     found = say.cell(_ROTATED(records, "mnist", "gflowout"))
-    if found.mean is None or found.runs < LEAST_SEEDS:
+    if found.mean is None or found.runs < verdicts.LEAST_SEEDS:
         return Claim(claim, "not testable here", f"{rule} {_TOO_FEW}")
     best = max(
         (say.cell(_ROTATED(records, "mnist", arm)).mean or 0.0, ARMS[arm].title) for arm in ARMS

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gflowout.experiments.compare import Comparison, by_seed, holm, paired
@@ -20,6 +21,8 @@ NONE = "-"
 """In a table, where there is no figure."""
 LEAST_SEEDS = 3
 """With fewer no claim is judged."""
+SLACK = 0.01
+"""A difference in a share or an AUROC that is taken for none: a point."""
 
 SUPERIOR = (
     "A claim that one method beats another is reproduced if it is better in every metric, paired "
@@ -125,10 +128,13 @@ def superior(
         return "not testable here", barred
     lines = [_line(found[each.metric], each, scale) for each in margins]
     why = "; ".join(lines) + f" ({_seeds(found)} paired seeds)."
-    left = [each for each in margins if found[each.metric].firm != "better"]
-    if not left:
+    held = every(
+        True if found[each.metric].firm == "better" else _left_out(found[each.metric], each)
+        for each in margins
+    )
+    if held:
         return "reproduced", f"Better in all of them. {why}"
-    if any(_left_out(found[each.metric], each) for each in left):
+    if held is False:
         return "not reproduced", why
     return "not testable here", f"The intervals are too wide to tell. {why}"
 
@@ -152,14 +158,73 @@ def matches(comparison: Comparison, each: Margin, slack: float, *, scale: float 
     barred = _barred({each.metric: comparison})
     if barred:
         return "not testable here", barred
-    sign = 1.0 if each.better == "high" else -1.0
-    low, high = sorted((sign * comparison.low, sign * comparison.high))
     why = f"{_line(comparison, each, scale)} ({comparison.seeds} paired seeds)."
-    if low > -slack:
-        return "reproduced", why
-    if high < 0:
-        return "not reproduced", why
-    return "not testable here", f"The interval is too wide to tell. {why}"
+    held = _as_good(*_ends(comparison), slack)
+    if held is None:
+        return "not testable here", f"The interval is too wide to tell. {why}"
+    return "reproduced" if held else "not reproduced", why
+
+
+def every(outcomes: Iterable[bool | None]) -> bool | None:
+    """Whether all of some tests come out well; ``None`` if none fails but some cannot tell.
+
+    Examples:
+        >>> every([True, True]), every([True, None]), every([None, False])
+        (True, None, False)
+    """
+    found = list(outcomes)
+    if False in found:
+        return False
+    return None if None in found or not found else True
+
+
+def beats(
+    found: Mapping[str, Comparison],
+    others: Iterable[str],
+    margins: Mapping[str, float] | None = None,
+) -> bool | None:
+    """Whether ours is better than every one of some arms.
+
+    Args:
+        found: Comparisons by arm.
+        others: Labels of the arms.
+        margins: By how much, as the paper has it; :data:`SLACK` where it says nothing.
+
+    Returns:
+        True if every interval is above 0; else False if one that is not is below its margin;
+        ``None`` if some arm cannot be compared, or the intervals are too wide to tell.
+
+    Examples:
+        >>> wide = paired([0.3, 0.5, 0.4], [0.4, 0.3, 0.4], "high")
+        >>> beats({"mc": wide}, ["mc"]) is None
+        True
+    """
+    wanted = {} if margins is None else margins
+    return every(
+        _judged(found.get(label), partial(_ahead, margin=wanted.get(label, SLACK)))
+        for label in others
+    )
+
+
+def holds_up(found: Mapping[str, Comparison], others: Iterable[str]) -> bool | None:
+    """Whether ours is as good as every one of some arms.
+
+    Returns:
+        True if every interval is above minus :data:`SLACK`; else False if one that is not is below
+        0; ``None`` if some arm cannot be compared, or the intervals are too wide to tell.
+    """
+    return every(_judged(found.get(label), _as_good) for label in others)
+
+
+def level(found: Mapping[str, Comparison], other: str) -> bool | None:
+    """Whether ours and another arm are within :data:`SLACK`; ``None`` if that cannot be told."""
+
+    def within(low: float, high: float) -> bool | None:
+        if low > SLACK or high < -SLACK:
+            return False
+        return True if low > -SLACK and high < SLACK else None
+
+    return _judged(found.get(other), within)
 
 
 def overview(
@@ -236,11 +301,34 @@ def _barred(found: Mapping[str, Comparison]) -> str:
     return ""
 
 
-def _left_out(comparison: Comparison, each: Margin) -> bool:
-    """Whether the interval says that ours is behind what the paper reports."""
-    if each.better == "high":
-        return comparison.high < each.margin
-    return comparison.low > each.margin
+def _left_out(comparison: Comparison, each: Margin) -> bool | None:
+    """False if the interval says that ours is behind what the paper reports; else it is open."""
+    margin = each.margin if each.better == "high" else -each.margin
+    return False if _ends(comparison)[1] < margin else None
+
+
+def _judged(
+    comparison: Comparison | None, rule: Callable[[float, float], bool | None]
+) -> bool | None:
+    """What a rule says of an interval; ``None`` if there is none over enough seeds."""
+    if comparison is None or _barred({"": comparison}):
+        return None
+    return rule(*_ends(comparison))
+
+
+def _ends(comparison: Comparison) -> tuple[float, float]:
+    """The interval of the difference, turned so that above 0 ours is better."""
+    if comparison.better == "high":
+        return comparison.low, comparison.high
+    return -comparison.high, -comparison.low
+
+
+def _ahead(low: float, high: float, margin: float) -> bool | None:
+    return True if low > 0 else False if high < margin else None
+
+
+def _as_good(low: float, high: float, slack: float = SLACK) -> bool | None:
+    return True if low > -slack else False if high < 0 else None
 
 
 def _line(comparison: Comparison, each: Margin, scale: float) -> str:

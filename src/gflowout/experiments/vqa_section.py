@@ -12,6 +12,7 @@ from gflowout.experiments.summary import mean_error, numbers
 from gflowout.experiments.verdicts import (
     MATCHES,
     NONE,
+    SLACK,
     Margin,
     cell,
     choices,
@@ -52,8 +53,6 @@ PUBLISHED = {
 }
 """Table 2 of the paper, on VQA v2: all, yes/no, number, other."""
 OURS = "gflowout"
-SLACK = 0.01
-"""A difference in accuracy that still counts as a match: one point."""
 FEW = 30
 """Questions of a kind below which its column says little."""
 
