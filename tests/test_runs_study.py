@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import runs_work
 
-from gflowout.runs import BusyError, Inline, Pool, Run, locks, read, run_study
+from gflowout.runs import BusyError, Inline, Pool, Run, locks, read, records, run_study
 from gflowout.runs.engines import Ended, Progress, Started, engine
 from gflowout.runs.study import SCRATCH
 from gflowout.runs.table import Live, Tally
@@ -215,6 +215,20 @@ def test_nothing_outlives_its_driver(how, driver, tmp_path):
     assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
     # The lock went with its owner.
     assert quietly(runs(1), "square", tmp_path).done == 1
+
+
+def test_a_record_written_in_the_moment_of_the_interrupt_counts(monkeypatch, tmp_path, capsys):
+    write = records.write
+
+    def interrupted(folder, record):
+        write(folder, record)
+        if record["seed"] == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(records, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quietly(runs(3), "square", tmp_path, engine="inline")
+    assert "stopped: 2 of 3 done, 1 left" in capsys.readouterr().err
 
 
 def test_lock_is_free_after_use(tmp_path):

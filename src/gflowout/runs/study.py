@@ -156,6 +156,9 @@ def run_study(
 
                 engine.map(tasks, listen, retries=retries, limits=limits)
         except KeyboardInterrupt:
+            # It may have come between a record and the tally: what is on disk counts.
+            there = records.finished(folder)
+            tally.done = sum(task.run.id in there for task in tasks)
             print(
                 f"\nstopped: {tally.line()}. Records are in {folder}; "
                 "start the same study again to do the rest.",
