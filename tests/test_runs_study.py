@@ -75,13 +75,13 @@ def test_bad_results_are_failures(kind, tmp_path):
 def test_time_limit(kind, tmp_path):
     which = [*runs(1, seconds=30), *runs(1, seconds=0.01)]
     clock = time.monotonic()
-    summary = quietly(which, "sleep", tmp_path, engine=FORK[kind](), retries=0, time_limit=0.7)
-    assert time.monotonic() - clock < 5
+    summary = quietly(which, "sleep", tmp_path, engine=FORK[kind](), retries=0, time_limit=1.5)
+    assert time.monotonic() - clock < 25
     assert (summary.done, list(summary.failed)) == (1, [which[0].id])
     (record,) = read(tmp_path, "failed")
     assert record["error"]["kind"] == "time limit"
-    assert "after 0.7 seconds" in record["error"]["message"]
-    assert 0.6 < record["seconds"] < 5
+    assert "after 1.5 seconds" in record["error"]["message"]
+    assert 1.4 < record["seconds"] < 25
 
 
 def test_processes_that_die_are_tried_again(tmp_path):

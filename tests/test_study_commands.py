@@ -269,14 +269,15 @@ def test_the_old_study_is_still_there():
 def test_cost_is_measured_on_two_epochs(monkeypatch):
     assert estimates.start_up() > 0.2  # a process that imports torch
     monkeypatch.setattr(estimates, "start_up", lambda: 0.25)
+    clock = [0.0]  # which moves when the work sleeps, so that a busy machine changes nothing
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     run = Run("s", "mc", "d", 0, {"fit.epochs": 10, "before": 0.3, "epoch": 0.1, "tells": True})
     price = estimates.measure(run, "tuning_work:epochs")
-    assert (
-        0.25 + 0.3 + 10 * 0.1 <= price.seconds < 2.65
-    )  # never too short, but a busy machine is slow
+    assert price.seconds == pytest.approx(0.25 + 0.3 + 10 * 0.1, abs=1e-3)
     silent = Run("s", "mc", "d", 0, {**run.options, "tells": False})
     price = estimates.measure(silent, "tuning_work:epochs")
-    assert price.seconds >= (0.3 + 2 * 0.1) * 5
+    assert price.seconds == pytest.approx(0.25 + (0.3 + 2 * 0.1) * 5, abs=1e-3)
     assert "at most" in price.source
     broken = estimates.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
     assert (broken.seconds, broken.source) == (None, "a short run failed: RuntimeError: seven")
