@@ -316,11 +316,7 @@ def test_ood_takes_the_models_of_robustness(tmp_path: Path) -> None:
         return found
 
     for preset in ("cpu", "paper"):
-        first = robustness.runs(preset, {})
-        seeds = {(run.data, run.seed) for run in first}
-        both = [run for run in ood.runs(preset, {}) if (run.data, run.seed) in seeds]
-        assert {run.data for run in both} == {run.data for run in first}
-        assert folders(both) <= folders(first)
+        assert folders(ood.runs(preset, {})) <= folders(robustness.runs(preset, {}))
     shared = {run.id for run in robustness.tuning("cpu")}
     for module in (block_order, ood, adaptation):
         assert {run.id for run in module.tuning("cpu")} <= shared

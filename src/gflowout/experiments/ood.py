@@ -1,7 +1,7 @@
 """Telling unknown inputs from known ones by uncertainty: Table 3.
 
 A model of CIFAR-10 or CIFAR-100 against SVHN and against the other CIFAR, one of MNIST against
-notMNIST. Models are those of :mod:`gflowout.experiments.robustness` where seeds agree. The paper
+notMNIST. Models are those of :mod:`gflowout.experiments.robustness`. The paper
 has SVHN alone, and one score; the other pairs, scores and FPR95 are additions.
 """
 
