@@ -5,6 +5,8 @@ import gzip
 import io
 from pathlib import Path
 
+from gflowout.data import clinical
+
 _HEADERS = {
     "patient": (
         "patientunitstayid,patienthealthsystemstayid,gender,age,ethnicity,hospitalid,wardid,"
@@ -31,6 +33,7 @@ _HEADERS = {
     ),
 }
 HEADERS = {table: columns.split(",") for table, columns in _HEADERS.items()}
+ALL = ("medication", "infusion", "admission")
 FILES = {
     "patient": "patient",
     "medication": "medication",
@@ -112,3 +115,13 @@ def write(
         else:
             (folder / f"{stem}.csv").write_bytes(content)
     return folder
+
+
+def drugs_of(folder, number=1, tables=ALL, **options):
+    """Names or codes of the drugs that count for one stay."""
+    rows, _ = clinical.exposures(clinical.read_tables(folder, tables), **options)
+    rows = rows[rows.stay == number]
+    return {
+        ("home: " if row.home else "") + (row.name or str(row.code))
+        for row in rows.rename_axis(index=None).itertuples(index=False, name="Row")
+    }
