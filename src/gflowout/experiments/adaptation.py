@@ -221,9 +221,8 @@ def _table(records: Sequence[Record], data: str, sizes: Sequence[int]) -> Table:
     columns += [say.share(f"{points:,} points", digits=2) for points in sizes]
     columns.append(say.share("Mean after", digits=2))
     measures = [say.metric(f"points-{points}/accuracy") for points in (0, *sizes)]
-    caption = f"Accuracy. {say.means(records, data)}"
     found = say.rows(records, data, [*measures, _after(sizes)])
-    return Table(TITLES[data], "Method", columns, found, caption)
+    return Table(TITLES[data], "Method", columns, found, "Accuracy.")
 
 
 def _curves(records: Sequence[Record], data: str, sizes: Sequence[int]) -> list[Curves]:

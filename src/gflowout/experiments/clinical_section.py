@@ -154,7 +154,7 @@ def _table(records: Sequence[Record], source: str, arms: Sequence[str]) -> Table
         "Method",
         columns,
         rows,
-        "Mean and standard error over seeds. Threshold: the one with the best macro F1 on "
+        "Threshold: the one with the best macro F1 on "
         "validation data; 'above base rate': the share of deaths in training. The paper does not "
         f"state its own, and its figures are from the full database.{remark}",
     )

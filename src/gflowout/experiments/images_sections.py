@@ -239,7 +239,8 @@ def verdict(claim: str, outcomes: Mapping[str, bool | None], needed: int, rule: 
     good = [name for name, outcome in made.items() if outcome]
     missing = len(outcomes) - len(made)
     where = f": {', '.join(good)}" if good and len(made) > 1 else ""
-    why = f"Rule: {rule}. Holds in {len(good)} of {len(made)}{where}; {needed} are needed."
+    enough = "1 is needed" if needed == 1 else f"{needed} are needed"
+    why = f"Rule: {rule}. Holds in {len(good)} of {len(made)}{where}; {enough}."
     if missing:
         why += f" {missing} more cannot be told from what has been run."
     if len(good) >= needed:
@@ -282,12 +283,6 @@ def seeds_of(records: Iterable[Record], data: str) -> str:
     if len(counts) == 1:
         return f"{counts[0]} seed{'s' if counts[0] > 1 else ''}"
     return f"{counts[0]} to {counts[-1]} seeds (not all runs are done)"
-
-
-def means(records: Iterable[Record], data: str) -> str:
-    """What the figures of a table are, for its caption."""
-    count = seeds_of(records, data)
-    return "Of one seed." if count == "1 seed" else f"Mean over {count} with its standard error."
 
 
 def scale(records: Iterable[Record]) -> str:

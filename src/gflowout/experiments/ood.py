@@ -236,7 +236,7 @@ def _table(records: Sequence[Record], data: str, other: str) -> Table:
             columns.append(Column(f"{what.upper()}, {title}", better))  # type: ignore[arg-type]
             measures.append(say.metric(f"{other}/{score}/{what}"))
     count = next(record["options"]["test"] for record in records if record["data"] == data)
-    caption = f"{say.means(records, data)} Up to {count:,} images of each."
+    caption = f"Up to {count:,} images of each."
     if other not in _others(records, data):
         columns, measures = columns[:2], measures[:2]  # what the paper has
         caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."

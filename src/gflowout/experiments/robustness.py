@@ -104,10 +104,7 @@ def table(records: Sequence[Record], data: str, paper: bool = True) -> Table:
         arm: [clean, None, None, rotated, None, None, None, None]
         for arm, (clean, rotated) in PAPER[data].items()
     }
-    caption = (
-        f"{say.means(records, data)} Corrupted: mean over snow, frost and Gaussian noise at "
-        "severities 1 to 5."
-    )
+    caption = "Corrupted: mean over snow, frost and Gaussian noise at severities 1 to 5."
     found = say.rows(records, data, measures, published if paper else None)
     return Table(TITLES[data], "Method", columns, found, caption)
 

@@ -149,7 +149,7 @@ def _table(records: Sequence[Record], name: str, arms: Sequence[str], test: str)
     levels = sorted({float(record["options"]["noisy"]) for record in own if "options" in record})
     at = f" of standard deviation {levels[0]:g}" if test == "noisy" and len(levels) == 1 else ""
     few = [f"{counts[kind]} for {kind}" for kind in kinds if 0 < counts.get(kind, FEW) < FEW]
-    caption = "Official accuracy, mean and standard error over seeds. Question alone: the most "
+    caption = "Official accuracy. Question alone: the most "
     caption += "frequent training answer to the same words. The paper's rows are on VQA v2."
     if few:
         caption += f" Few questions: {', '.join(few)}."
