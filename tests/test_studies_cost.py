@@ -109,6 +109,11 @@ def test_claims_by_their_rules():
     ]
     assert "It takes 2.80 times, on a CPU." in found.claims[0].why
     assert "GFlowOut 2.80, Contextual dropout 1.80" in found.claims[1].why
+    # What the others are to one another is no matter of the claim on GFlowOut.
+    between = {**RATIOS, "gflowout": 1.5, "contextual": 1.8, "concrete": 1.2}
+    some = [record("resnet18", seed, between, predict=between) for seed in (0, 1)]
+    verdicts = [claim.verdict for claim in cost.STUDY.section(some).claims[1:3]]
+    assert verdicts == ["reproduced", "not reproduced"]
 
 
 def test_figures_are_means_over_processes_with_the_papers_beside():

@@ -98,7 +98,7 @@ def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> Non
     section = robustness.section(records)
     text = (
         "Accuracy on rotated MNIST: GFlowOut is better than No dropout, MC dropout, Concrete "
-        "dropout and Contextual dropout (3 seeds, 95 %, Holm)."
+        "dropout and Contextual dropout (3 paired seeds, 95 %, Holm)."
     )
     assert text in section.findings
     claims = section.claims
@@ -353,15 +353,27 @@ def test_an_overview_names_every_arm_once() -> None:
     wins = compare.paired([3, 4, 5.5], [1, 2, 3], "high")
     even = compare.paired([1, 2, 3], [1.1, 1.9, 3], "high")
     lost = compare.paired([1, 2, 3], [3, 4, 5.5], "high")
-    mixed = say.overview({"mc": wins, "none": lost, "concrete": even, "control": even}, "it")
-    assert mixed == (
-        "It: GFlowOut is better than MC dropout, worse than No dropout, no difference is seen to "
-        "Concrete dropout and GFlowOut, β = 0 (3 seeds, 95 %, Holm)."
+    mixed = {"mc": wins, "none": lost, "concrete": even, "control": even}
+    assert say.overview(mixed, "it") == [
+        "It: GFlowOut is better than MC dropout, worse than No dropout, not told apart from "
+        "Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
+    ]
+    assert say.overview({"mc": even}, "it") == [
+        "It: GFlowOut is not told apart from MC dropout (3 paired seeds, 95 %, Holm)."
+    ]
+    unknown = compare.paired([1], [2], "high")
+    assert say.overview({"mc": unknown}, "it") == []
+    # Many are not listed, unless one of them could not be compared.
+    many = dict.fromkeys(("mc", "none", "concrete", "contextual"), even)
+    assert "not told apart from any other method (" in say.overview(many, "it")[0]
+    assert (
+        "MC dropout, not told apart from the other methods ("
+        in (say.overview({**many, "mc": wins, "control": even}, "it")[0])
     )
-    assert say.overview({"mc": even}, "it") == (
-        "It: no difference is seen between GFlowOut and MC dropout (3 seeds, 95 %, Holm)."
+    assert (
+        "from MC dropout, No dropout, Concrete dropout and Contextual dropout ("
+        in (say.overview({**many, "control": unknown}, "it")[0])
     )
-    assert say.overview({"mc": compare.paired([1], [2], "high")}, "it") is None
 
 
 def _texts(section: Section) -> list[str]:

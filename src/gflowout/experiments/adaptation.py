@@ -156,7 +156,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks += [_table(records, data, sizes), *_curves(records, data, sizes)]
         what = f"accuracy on {TITLES[data]} after fine-tuning, mean over numbers of points"
         found = say.comparisons(records, data, _after(sizes), "high")
-        findings += [line] if (line := say.overview(found, what)) else []
+        findings += say.overview(found, what)
         details += say.sentences(found, what, percent=True)
     if there:
         how = (

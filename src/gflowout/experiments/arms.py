@@ -47,7 +47,7 @@ ARMS = {
         Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", own=_KEEPS),
         Arm("gflowout", "gflowout", "GFlowOut", own=_KEEPS),
         Arm("combined", "combined", "GFlowOut + ID", own=_KEEPS),
-        Arm("control", "gflowout", "GFlowOut, β = 0", {"method.options.beta": 0.0}, own=_KEEPS),
+        Arm("control", "gflowout", "GFlowOut (β = 0)", {"method.options.beta": 0.0}, own=_KEEPS),
         Arm("ensemble", "none", "Deep ensemble", members=5),
     )
 }

@@ -53,7 +53,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks += say.severity_curves(records, data)
         what = f"accuracy on corrupted {TITLES[data]}, BatchNorm first"
         found = say.comparisons(records, data, say.corrupted("accuracy"), "high")
-        findings += [line] if (line := say.overview(found, what)) else []
+        findings += say.overview(found, what)
         details += say.sentences(found, what, percent=True)
     if there:
         how = (

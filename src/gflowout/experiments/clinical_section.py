@@ -85,7 +85,7 @@ def section(records: Sequence[Record]) -> Section:
             _curves(records, source, arms, "error", "share of kept patients judged wrongly"),
             _curves(records, source, arms, "brier", "Brier score of kept patients"),
         ]
-        blocks.append(choices(records, source, {arm: TITLES[arm] for arm in arms}))
+        blocks.append(choices(records, source, DATA[source], {arm: TITLES[arm] for arm in arms}))
         findings += _findings(records, source)
         blocks += [Text([SUPERIOR]), *pair_by_pair(_sentences(records, source))]
         claims += _claims(records, source)

@@ -14,7 +14,7 @@ CHAINS = 10
 MASKS = 8
 """Masks that ID-GFlowOut scores in each step of a chain."""
 EQUAL = CHAINS * MASKS
-"""MC networks that take about as long as the chains of ID-GFlowOut: one for each of their masks."""
+"""MC networks with no less computing than the chains of ID-GFlowOut: one for each mask."""
 
 _RATES = ({"lr": 2e-3}, {"lr": 5e-4}, {"lr": 5e-3})
 

@@ -80,7 +80,9 @@ def section(records: Sequence[Record]) -> Section:
     blocks += _calibration(records, names)
     blocks += [_costs(records, name) for name in names[:1]]
     blocks.append(Text(_sentences(records, names), "Every comparison in NLL"))
-    blocks += [choices(records, name, _present(records, name)) for name in names[:1]]
+    blocks += [
+        choices(records, name, PROBLEMS[name].title, _present(records, name)) for name in names
+    ]
     return Section(_findings(records, names), blocks, claims(records, names), names)
 
 
@@ -242,8 +244,8 @@ def _costs(records: Sequence[Record], data: str) -> Table:
     """What an arm takes on the first problem."""
     caption = (
         f"Trials not counted: each trains one network or model. {EQUAL} MC networks are one for "
-        "each mask that the ten chains of ID-GFlowOut score in a step, and take about as long: "
-        "what the same computing buys otherwise. Times are of one core; a busy machine is slower."
+        "each mask that the ten chains of ID-GFlowOut score in a step, so that they have no less "
+        "computing. Times are of one core; a busy machine is slower."
     )
     title = f"{PROBLEMS[data].title}: what it takes"
     arms = _present(records, data)
@@ -296,7 +298,7 @@ def _drugs(records: Sequence[Record], data: str) -> list[str]:
     size, error = mean_error([float(found["inclusion/size"]) for found in own])
     text = (
         f"{PROBLEMS[data].title}: {TITLES[OURS]} expects {size:.1f} ± {error:.1f} features to be "
-        f"needed; found in most draws of hospitals: {listed}"
+        f"needed; found, in how many draws of hospitals: {listed}"
     )
     if PROBLEMS[data].noisy:
         false = [float(found["inclusion/false"]) for found in own]

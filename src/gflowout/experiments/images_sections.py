@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gflowout.experiments import compare
+from gflowout.experiments import compare, verdicts
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.images import SAME, SEVERITIES, SHIFTS, TITLES
 from gflowout.experiments.images_presets import CIFAR
@@ -177,42 +177,17 @@ def comparisons(
     return compare.holm(found)
 
 
-def overview(
-    found: Mapping[str, compare.Comparison], what: str, ours: str = "gflowout"
-) -> str | None:
-    """One sentence on all comparisons of a figure: whom we beat, who beats us, who is level.
+def overview(found: Mapping[str, compare.Comparison], what: str) -> list[str]:
+    """A sentence on how GFlowOut compares with all others in a figure, if there are seeds enough.
 
     Args:
         found: Comparisons by arm, corrected for their number.
         what: The figure.
-        ours: Label of our arm.
-
-    Examples:
-        >>> made = compare.holm({"mc": compare.paired([3, 4, 5.5], [1, 2, 3], "high")})
-        >>> overview(made, "accuracy on rotated MNIST")
-        'Accuracy on rotated MNIST: GFlowOut is better than MC dropout (3 seeds, 95 %, Holm).'
     """
-    groups = {
-        verdict: [ARMS[label].title for label, each in found.items() if each.firm == verdict]
-        for verdict in ("better", "worse", "no difference seen")
-    }
-    parts = []
-    if groups["better"]:
-        parts.append(f"{ARMS[ours].title} is better than {_listed(groups['better'])}")
-    if groups["worse"]:
-        subject = "" if parts else f"{ARMS[ours].title} is "
-        parts.append(f"{subject}worse than {_listed(groups['worse'])}")
-    if groups["no difference seen"]:
-        subject = "no difference is seen" if parts else "no difference is seen between "
-        between = f" to {_listed(groups['no difference seen'])}"
-        if not parts:
-            between = f"{ARMS[ours].title} and {_listed(groups['no difference seen'])}"
-        parts.append(subject + between)
-    if not parts:
-        return None
-    seeds = {each.seeds for each in found.values() if each.verdict != "not comparable"}
-    count = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return f"{what[0].upper()}{what[1:]}: {', '.join(parts)} ({count} seeds, 95 %, Holm)."
+    if all(each.verdict == "not comparable" for each in found.values()):
+        return []
+    titles = {label: arm.title for label, arm in ARMS.items()}
+    return [verdicts.overview(found, titles, titles["gflowout"], what)]
 
 
 def sentences(
@@ -314,7 +289,3 @@ def setting(records: Iterable[Record], data: str) -> str:
         f"{TITLES[data]}: {network}, {amount} (validation included), "
         f"{epochs} epoch{'s' if epochs > 1 else ''} at most, {options['samples']} draws"
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -118,7 +118,7 @@ def section(records: Sequence[Record]) -> Section:
             blocks.append(_table(records, data, other))
             what = f"AUROC of {TITLES[data]} against {TITLES[other]}"
             found = say.comparisons(records, data, _auroc(other), "high")
-            findings += [line] if (line := say.overview(found, what)) else []
+            findings += say.overview(found, what)
             details += say.sentences(found, what, percent=False)
     if there:
         how = (

@@ -79,7 +79,7 @@ def section(records: Sequence[Record]) -> Section:
             (f"accuracy on clean {TITLES[data]}", _CLEAN, "high", True),
         ):
             found = say.comparisons(records, data, measure, better)  # type: ignore[arg-type]
-            findings += [line] if (line := say.overview(found, what)) else []
+            findings += say.overview(found, what)
             details += say.sentences(found, what, percent=percent)
     if there:
         blocks.append(tuned(records, there))

@@ -23,6 +23,8 @@ LEAST_SEEDS = 3
 """With fewer no claim is judged."""
 SLACK = 0.01
 """A difference in a share or an AUROC that is taken for none: a point."""
+MANY = 3
+"""Up to so many arms that are not told apart are named in a sentence."""
 
 SUPERIOR = (
     "A claim that one method beats another is reproduced if it is better in every metric, paired "
@@ -241,11 +243,15 @@ def overview(
     Examples:
         >>> found = holm({"mc": paired([5, 6, 7.5], [1, 2, 3], "high")})
         >>> overview(found, {"mc": "MC dropout"}, "GFlowOut", "accuracy")
-        'In accuracy GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).'
+        'Accuracy: GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).'
     """
     names: dict[str, list[str]] = {}
     for label, each in found.items():
         names.setdefault(each.firm, []).append(titles.get(label, label))
+    if len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:
+        names["no difference seen"] = [
+            "any other method" if len(names) == 1 else "the other methods"
+        ]
     parts = [
         f"{words} {_listed(names[verdict])}"
         for verdict, words in (
@@ -255,21 +261,25 @@ def overview(
         )
         if verdict in names
     ]
+    what = f"{metric[0].upper()}{metric[1:]}: {ours}"
     if not parts:
-        return f"In {metric} {ours} cannot be compared yet: too few seeds are done."
-    return f"In {metric} {ours} is {', '.join(parts)} ({_seeds(found)} paired seeds, 95 %, Holm)."
+        return f"{what} cannot be compared yet, too few seeds are done."
+    return f"{what} is {', '.join(parts)} ({_seeds(found)} paired seeds, 95 %, Holm)."
 
 
-def choices(records: Sequence[Mapping[str, Any]], data: str, titles: Mapping[str, str]) -> Table:
+def choices(
+    records: Sequence[Mapping[str, Any]], data: str, title: str, arms: Mapping[str, str]
+) -> Table:
     """What every arm has chosen on validation data, and for how many of its seeds.
 
     Args:
         records: Of runs that are done; their option ``tuned`` is what was chosen.
         data: ``Run.data``.
-        titles: Of the arms, in order.
+        title: Of the data.
+        arms: Titles of the arms, in order.
     """
     rows = []
-    for arm, title in titles.items():
+    for arm, named in arms.items():
         own = [record for record in records if (record["data"], record["method"]) == (data, arm)]
         counts = Counter(
             ", ".join(
@@ -284,8 +294,8 @@ def choices(records: Sequence[Mapping[str, Any]], data: str, titles: Mapping[str
             text if len(counts) == 1 else f"{text} ({count} of {len(own)})"
             for text, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         ]
-        rows.append(Row(title, [Cell(text="; ".join(words) or NONE)]))
-    return Table("Chosen on validation data", "Method", [Column("Options")], rows)
+        rows.append(Row(named, [Cell(text="; ".join(words) or NONE)]))
+    return Table(f"{title}: chosen on validation data", "Method", [Column("Options")], rows)
 
 
 def _barred(found: Mapping[str, Comparison]) -> str:

@@ -76,7 +76,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks.append(Text(_about(records, name)))
         blocks += [_table(records, name, arms, test) for test in ("clean", "noisy")]
         blocks.append(_curves(records, name, arms))
-        blocks.append(choices(records, name, {arm: TITLES[arm] for arm in arms}))
+        blocks.append(choices(records, name, DATA[name], {arm: TITLES[arm] for arm in arms}))
         for test in ("noisy", "clean"):
             metric = f"accuracy on {test} features ({DATA[name]})"
             compared = compare_all(records, name, f"{test}/all", "high", OURS)
