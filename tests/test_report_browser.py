@@ -354,3 +354,52 @@ def test_plots_without_figures_say_so(visit, tmp_path):
     for index in range(len(blocks)):
         page.locator("[data-plot]").nth(index).hover()
         page.locator("details summary").nth(index).click()
+
+
+OUTSIDE = """all => all.flatMap(svg => {
+    const frame = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].map(text => [text, text.getBoundingClientRect()])
+        .filter(([, box]) => box.left < frame.left - 0.5 || box.right > frame.right + 0.5)
+        .map(([text]) => `${svg.ariaLabel.split(".")[0]}: ${text.textContent}`);
+})"""
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    """Plots whose texts need all the room: ticks of every length, long names, large numbers."""
+    content = report_files
+
+    def bars(names, count):
+        series = [(f"m{i}", [content.Cell(0.5, 0.1, 3)] * len(names)) for i in range(count)]
+        return content.Bars(" ".join(names[:2]), "probability", names, series)
+
+    drugs = ["norepinephrine", "acetaminophen-hydrocodone", "noise 1", "worst concave points"]
+    ranges = [(low / 200, low / 200 + size) for low in range(0, 190, 7) for size in (0.04, 0.09)]
+    blocks = [
+        *(
+            content.Curves(f"{low}", "x", "accuracy", [content.Series("a", [0, 5], [low, high])],
+                           percent=percent)
+            for low, high in ranges for percent in (True, False)
+        ),
+        bars(drugs, 4),
+        bars(drugs * 3, 1),
+        bars(["training step, MLP", "training step, ResNet-18", "prediction, MLP"] * 2, 9),
+        bars(["one point twice", "points of one class", "a point and itself rotated"], 5),
+        content.Points("large", "x " * 80, "y " * 80, [
+            content.Series("a", [-1e6, 1e6], [-1e6, 1e6])
+        ]),
+        content.Curves("large", "x", "y", [content.Series("a", [1e5, 2e5, 4e5], [0, 1e-7, 2e-7])]),
+        content.Heat("names", "x", "y", [[0.5] * 12] * 4, [f"{i} {'unit' * 5}" for i in range(12)],
+                     drugs),
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("page") / "crowded.html"
+    made = build.Report([build.Part("crowded", None, content.Section(blocks=blocks))])
+    path.write_text(html.page(made), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [1440, 1200, 390])
+def test_no_text_of_a_plot_is_cut_at_its_sides(visit, address, crowded, width):
+    for where in (address, crowded):
+        page = visit(where, width=width)
+        assert page.eval_on_selector_all("[data-plot] svg", OUTSIDE) == []

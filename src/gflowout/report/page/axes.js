@@ -77,26 +77,47 @@ const Axes = (() => {
   const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
   const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
-  function sheet(area, plot, width, height, left, bottom, top = 28, right = 12) {
+  // How wide a text of a plot is, in the fonts of the page.
+  const pen = document.createElement("canvas").getContext("2d");
+  let family = "";
+  function wide(text, size = 12) {
+    if (!family) family = getComputedStyle(document.body).fontFamily;
+    pen.font = `${size}px ${family}`;
+    return pen.measureText(text).width;
+  }
+
+  // A text, cut at its end, or at its start, where there is no room for all of it.
+  function fitted(text, room, size, start) {
+    const cut = (letters) => (start ? `…${text.slice(-letters).trimStart()}` : `${text.slice(0, letters).trimEnd()}…`);
+    if (wide(text, size) <= room) return text;
+    let letters = text.length - 1;
+    while (letters > 1 && wide(cut(letters), size) > room) letters--;
+    return cut(letters);
+  }
+
+  // The plot's own area is so tall; what is above and below comes on top.
+  function sheet(area, plot, width, tall, left, bottom, top = 28, right = 12) {
+    const height = top + tall + bottom;
     const svg = add(area, "svg", { viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img" });
     svg.setAttribute("aria-label", `${plot.title}. ${plot.y || ""} by ${plot.x || "group"}. ` +
       "Arrow keys read the values.");
     return { svg, x0: left, x1: width - right, y0: height - bottom, y1: top, width, height };
   }
 
-  function yAxis(box, plot, low, high, at) {
-    const { at: values, step } = ticks(low, high, Math.max(3, Math.round((box.y0 - box.y1) / 38)));
-    for (const value of values) {
-      const y = at(value);
-      add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: y, y2: y, class: value === 0 ? "zero" : "grid" });
-      add(box.svg, "text", { x: box.x0 - 7, y: y + 4, "text-anchor": "end" }, tickText(value, step, plot.percent));
-    }
-    add(box.svg, "text", { x: 2, y: 13, class: "label" }, plot.y);
+  // Ticks of an axis that is so tall, their texts, and how much room these need on the left.
+  function yTicks(low, high, tall, percent) {
+    const { at, step } = ticks(low, high, Math.max(3, Math.round(tall / 38)));
+    const texts = at.map((value) => tickText(value, step, percent));
+    return { at, texts, left: Math.ceil(12 + most(texts.map((text) => wide(text)))) };
   }
 
-  function leftFor(low, high, height, percent) {
-    const { at, step } = ticks(low, high, Math.max(3, Math.round(height / 38)));
-    return 14 + 7 * most(at.map((value) => tickText(value, step, percent).length));
+  function yAxis(box, plot, marks, at) {
+    marks.at.forEach((value, i) => {
+      const y = at(value);
+      add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: y, y2: y, class: value === 0 ? "zero" : "grid" });
+      add(box.svg, "text", { x: box.x0 - 7, y: y + 4, "text-anchor": "end" }, marks.texts[i]);
+    });
+    add(box.svg, "text", { x: 2, y: 13, class: "label" }, fitted(plot.y, box.width - 4, 12.5));
   }
 
   function nothing(box, why) {
@@ -107,6 +128,6 @@ const Axes = (() => {
 
   const empty = (plot) => (plot.series.some((each) => each.y.some(known)) ? "All are switched off." : "No figures yet.");
 
-  return { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, sheet, yAxis, leftFor,
-    nothing, empty };
+  return { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, wide, fitted, sheet, yTicks,
+    yAxis, nothing, empty };
 })();

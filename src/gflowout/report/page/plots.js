@@ -2,8 +2,8 @@
 // draw(area, plot, shown, room) gives a reader: places that can be pointed at, by mouse or keys.
 const Plots = (() => {
   "use strict";
-  const { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, sheet, yAxis, leftFor,
-    nothing, empty } = Axes;
+  const { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, wide, fitted,
+    sheet, yTicks, yAxis, nothing, empty } = Axes;
   const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779",
     "#6ece58", "#b5de2b", "#fde725"];
   const DIVERGING = ["#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b"];
@@ -11,9 +11,17 @@ const Plots = (() => {
   const group = (svg, series) => add(svg, "g", {
     class: `series s${series.slot}${series.paper ? " paper" : ""}`, "data-name": series.name });
 
+  // The name of what runs from left to right: under its middle, as far as there is room.
+  function middle(box, y, text) {
+    const short = fitted(text, box.width - 4, 12.5);
+    const half = wide(short, 12.5) / 2;
+    const x = Math.min((box.x0 + box.x1) / 2, box.width - half - 2);
+    add(box.svg, "text", { x: Math.max(x, half + 2), y, class: "label", "text-anchor": "middle" }, short);
+  }
+
   function plane(area, plot, series, width) {
     const points = plot.kind === "points";
-    const height = Math.round(Math.min(360, Math.max(240, width * (points ? 0.72 : 0.6))));
+    const tall = Math.round(Math.min(286, Math.max(166, width * (points ? 0.72 : 0.6) - 74)));
     const ys = [], xs = [];
     for (const each of series) each.y.forEach((y, i) => {
       if (!known(y) || !known(each.x[i])) return;
@@ -26,26 +34,27 @@ const Plots = (() => {
     const ratios = places.slice(1).map((x, i) => x / places[i]);
     const log = !points && places.length > 2 && places[0] > 0 && ratios.every((r) => Math.abs(r - ratios[0]) < 0.01 * r) && ratios[0] > 1.4;
     const few = !points && places.length <= 8;
-    const left = leftFor(low, high, height - 50, plot.percent);
-    const box = sheet(area, plot, width, height, left, 46);
-    add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: height - 6, class: "label", "text-anchor": "middle" }, plot.x);
+    const upwards = yTicks(low, high, tall, plot.percent);
+    const box = sheet(area, plot, width, tall, upwards.left, 46);
+    middle(box, box.height - 6, plot.x);
     if (!xs.length) return nothing(box, empty(plot));
     let [a, b] = [places[0], places[places.length - 1]];
     if (a === b) [a, b] = [a - 1, b + 1];
     else if (points) [a, b] = padded([a, b]);
     const X = scale(a, b, box.x0 + (points ? 0 : 8), box.x1 - (points ? 0 : 8), log);
     const Y = scale(low, high, box.y0, box.y1);
-    yAxis(box, plot, low, high, Y);
+    yAxis(box, plot, upwards, Y);
     const marks = few ? { at: places, step: Math.min(1, ...places.slice(1).map((x, i) => x - places[i])) }
       : ticks(a, b, Math.max(3, Math.round((box.x1 - box.x0) / 80)));
     let edge = -Infinity;
     for (const value of marks.at) {
       const text = few ? show(value) : tickText(value, marks.step);
-      const half = text.length * 3.4;
-      if (X(value) - half < edge + 4) continue;
-      edge = X(value) + half;
+      const half = wide(text) / 2;
+      const x = Math.min(X(value), width - half - 1);
+      if (x - half < edge + 4) continue;
+      edge = x + half;
       add(box.svg, "line", { x1: X(value), x2: X(value), y1: box.y0, y2: box.y0 + 4, class: "axis" });
-      add(box.svg, "text", { x: X(value), y: box.y0 + 18, "text-anchor": "middle" }, text);
+      add(box.svg, "text", { x, y: box.y0 + 18, "text-anchor": "middle" }, text);
     }
     add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: box.y0, y2: box.y0, class: "axis" });
     for (const each of series) {
@@ -120,13 +129,13 @@ const Plots = (() => {
     return { count: all.length, at, find };
   }
 
-  // A label in lines of so many letters; null if a word is longer.
-  function wrapped(label, letters) {
+  // A label in lines that have so much room; null if a word is longer.
+  function wrapped(label, room) {
     const lines = [""];
     for (const word of label.split(/\s+/)) {
-      if (word.length > letters) return null;
+      if (wide(word) > room) return null;
       const last = lines[lines.length - 1];
-      if (last && last.length + 1 + word.length > letters) lines.push(word);
+      if (last && wide(`${last} ${word}`) > room) lines.push(word);
       else lines[lines.length - 1] = last ? `${last} ${word}` : word;
     }
     return lines;
@@ -138,6 +147,11 @@ const Plots = (() => {
     return `${show(each.y[i], percent)} (${show(each.low[i], percent)} to ${show(each.high[i], percent)})`;
   }
 
+  // Slanted labels: degrees, the longest, what their upper corner adds to the left.
+  const SLANT = 32, LONGEST = 170, CORNER = 7;
+  const SINE = Math.sin(SLANT * Math.PI / 180), COSINE = Math.cos(SLANT * Math.PI / 180);
+  const reach = (label) => Math.min(LONGEST, wide(label)) * COSINE + CORNER;
+
   function bars(area, plot, series, room) {
     const groups = plot.labels.length;
     const ends = [];
@@ -145,27 +159,36 @@ const Plots = (() => {
       if (known(y)) ends.push(y, ...[each.low[i], each.high[i]].filter(known));
     });
     const [low, high] = padded([least(ends), most(ends)], true);
-    const left = leftFor(low, high, 230, plot.percent);
-    const width = Math.max(room, left + 12 + groups * (series.length * 5 + 10));
-    const slotWidth = (width - left - 12) / groups;
-    const lines = plot.labels.map((label) => wrapped(label, Math.floor((slotWidth - 4) / 6.4)));
+    const tall = Math.round(Math.min(282, Math.max(172, room * 0.55 - 58)));
+    const upwards = yTicks(low, high, tall, plot.percent);
+    let left = upwards.left;
+    const narrowest = groups * (series.length * 5 + 10);
+    let width = Math.max(room, left + 12 + narrowest);
+    const lines = plot.labels.map((label) => wrapped(label, (width - left - 12) / groups - 4));
     const long = lines.some((each) => each === null || each.length > 5);
-    const bottom = long ? Math.min(110, 24 + 4.4 * most(plot.labels.map((label) => label.length)))
+    if (long) { // slanted ones run to the left, and the first have the least room there
+      const needed = plot.labels.map((label, i) => {
+        const share = (i + 0.5) / groups;
+        return (reach(label) - share * (width - 12)) / (1 - share);
+      });
+      left = Math.max(left, Math.min(0.3 * room, most(needed)));
+      width = Math.max(room, left + 12 + narrowest);
+    }
+    const slotWidth = (width - left - 12) / groups;
+    const bottom = long ? 24 + Math.min(LONGEST, most(plot.labels.map((label) => wide(label)))) * SINE
       : 16 + 14 * most(lines.map((each) => each.length));
-    const height = Math.round(Math.min(340, Math.max(230, room * 0.55))) + bottom - 30;
-    const box = sheet(area, plot, width, height, left, bottom);
+    const box = sheet(area, plot, width, tall, left, bottom);
     if (width > room) box.svg.style.width = `${width}px`;
     if (!ends.length) return nothing(box, empty(plot));
     const Y = scale(low, high, box.y0, box.y1);
-    yAxis(box, plot, low, high, Y);
+    yAxis(box, plot, upwards, Y);
     add(box.svg, "line", { x1: box.x0, x2: box.x1, y1: Y(0), y2: Y(0), class: "zero" });
     const thick = Math.min(34, (slotWidth * 0.84) / series.length);
     const start = (i) => box.x0 + i * slotWidth + (slotWidth - thick * series.length) / 2;
     plot.labels.forEach((label, i) => {
       const x = box.x0 + (i + 0.5) * slotWidth;
-      const short = label.length > 26 ? `${label.slice(0, 25)}…` : label;
       if (long) add(box.svg, "text", { x, y: box.y0 + 18, "text-anchor": "end",
-        transform: `rotate(-32 ${x} ${box.y0 + 14})` }, short);
+        transform: `rotate(-${SLANT} ${x} ${box.y0 + 14})` }, fitted(label, Math.min(LONGEST, (x - CORNER) / COSINE)));
       else lines[i].forEach((line, k) => add(box.svg, "text", { x, y: box.y0 + 18 + 14 * k, "text-anchor": "middle" }, line));
     });
     series.forEach((each, k) => {
@@ -210,13 +233,13 @@ const Plots = (() => {
     const rows = plot.values.length, columns = rows ? plot.values[0].length : 0;
     const names = plot.rows.length === rows ? plot.rows : plot.values.map((_, i) => String(i));
     const heads = plot.columns.length === columns ? plot.columns : [];
-    const longest = Math.max(0, most(names.map((name) => Math.min(14, name.length))));
-    const left = 14 + 7 * longest;
+    const left = Math.ceil(12 + Math.min(100, Math.max(0, most(names.map((name) => wide(name))))));
     const inner = width - left - 12;
     const size = Math.max(4, Math.min(rows <= 16 ? 30 : 16, Math.max(340 / rows, rows <= 16 ? 22 : 0)));
-    const tall = heads.length && most(heads.map((head) => head.length)) * 6.8 > inner / columns - 2;
-    const bottom = 86 + (tall ? Math.min(66, 4.2 * most(heads.map((head) => head.length))) : 0);
-    const box = sheet(area, plot, width, Math.round(rows * size) + bottom + 24, left, bottom, 24);
+    const widest = most(heads.map((head) => wide(head)));
+    const tall = widest > inner / columns - 2;
+    const bottom = 86 + (tall ? Math.min(66, 0.64 * widest) : 0);
+    const box = sheet(area, plot, width, Math.round(rows * size), left, bottom, 24);
     if (!rows || !columns) return nothing(box, "No figures yet.");
     const flat = plot.values.flat().filter(known);
     const low = known(plot.low) ? plot.low : least(flat), high = known(plot.high) ? plot.high : most(flat);
@@ -225,23 +248,23 @@ const Plots = (() => {
     const share = (v) => (colours === DIVERGING ? (v + edge) / (2 * edge) : (v - low) / (high - low || 1));
     const colour = (v) => mixed(colours, share(v));
     const [w, h] = [(box.x1 - box.x0) / columns, (box.y0 - box.y1) / rows];
-    const picture = (href, x, y, wide, high) => add(box.svg, "image", { href, x, y, width: wide, height: high,
+    const picture = (href, x, y, width, height) => add(box.svg, "image", { href, x, y, width, height,
       preserveAspectRatio: "none", style: "image-rendering: pixelated", class: "cells" });
     picture(image(plot.values, colour), box.x0, box.y1, box.x1 - box.x0, box.y0 - box.y1);
     const every = Math.ceil(14 / h);
     names.forEach((name, i) => {
       if (i % every) return;
       add(box.svg, "text", { x: box.x0 - 6, y: box.y1 + (i + 0.5) * h + 4, "text-anchor": "end" },
-        name.length > 14 ? `${name.slice(0, 13)}…` : name);
+        fitted(name, 100));
     });
     if (heads.length) {
-      const step = Math.ceil((tall ? 22 : 7 * most(heads.map((head) => head.length))) / w);
+      const step = Math.ceil((tall ? 22 : widest) / w);
       heads.forEach((head, i) => {
         if (i % step) return;
         const x = box.x0 + (i + 0.5) * w;
-        const room = tall ? Math.min(16, Math.floor((x - 4) / 5.2)) : 16; // slanted ones run to the left
+        const room = tall ? Math.min(100, (x - CORNER) / Math.cos(40 * Math.PI / 180)) : step * w; // slanted: to the left
         const text = add(box.svg, "text", { x, y: box.y0 + 16, "text-anchor": tall ? "end" : "middle", class: tall ? "small" : "" },
-          head.length > room ? `…${head.slice(1 - room)}` : head);
+          fitted(head, room, tall ? 11 : 12, true));
         if (tall) text.setAttribute("transform", `rotate(-40 ${x} ${box.y0 + 12})`);
       });
     } else {
@@ -256,13 +279,13 @@ const Plots = (() => {
         style: `fill: ${0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#111" : "#fff"}` }, value.toFixed(2));
     }));
     const under = box.height - 40;
-    add(box.svg, "text", { x: (box.x0 + box.x1) / 2, y: under - 12, class: "label", "text-anchor": "middle" }, plot.x);
-    add(box.svg, "text", { x: 2, y: 13, class: "label" }, plot.y);
+    middle(box, under - 12, plot.x);
+    add(box.svg, "text", { x: 2, y: 13, class: "label" }, fitted(plot.y, width - 4, 12.5));
     const from = colours === DIVERGING ? -edge : low, to = colours === DIVERGING ? edge : high;
-    const wide = Math.min(220, inner * 0.6), x = (box.x0 + box.x1 - wide) / 2;
-    picture(image([Array.from({ length: 128 }, (_, i) => from + ((to - from) * i) / 127)], colour), x, under + 4, wide, 10);
+    const strip = Math.min(220, inner * 0.6), x = (box.x0 + box.x1 - strip) / 2;
+    picture(image([Array.from({ length: 128 }, (_, i) => from + ((to - from) * i) / 127)], colour), x, under + 4, strip, 10);
     [[from, 0, "start"], [(from + to) / 2, 0.5, "middle"], [to, 1, "end"]].forEach(([value, place, anchor]) =>
-      add(box.svg, "text", { x: x + place * wide, y: under + 29, "text-anchor": anchor }, String(Number(value.toPrecision(3)))));
+      add(box.svg, "text", { x: x + place * strip, y: under + 29, "text-anchor": anchor }, String(Number(value.toPrecision(3)))));
     return {
       count: rows * columns, columns,
       at: (i) => {
