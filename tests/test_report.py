@@ -3,6 +3,7 @@ import hashlib
 import itertools
 import json
 import re
+import shutil
 from html import escape
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -14,8 +15,9 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from gflowout import commands
+from gflowout.experiments import presets, selection
 from gflowout.experiments.arms import ARMS
-from gflowout.experiments.study import STUDIES
+from gflowout.experiments.study import PRESETS, STUDIES, get
 from gflowout.report import (
     blocks,
     build,
@@ -234,13 +236,25 @@ def test_facts_say_what_figures_come_from(tmp_path):
     assert str(tmp_path) not in "".join(facts.commands)
 
 
-def fake_studies(monkeypatch, *names):
-    """Stand-ins for studies of the paper, whose sections tell which records they got."""
+def fake_studies(monkeypatch, *names, data=None):
+    """Stand-ins for studies of the paper, whose sections tell which records they got.
+
+    With names of data by preset they plan the runs that ``report_files.write_records`` writes.
+    """
 
     def get(name):
         study = report_files.study(name, f"Title of {name}")
         say = lambda found: Section(findings=[f"{len(found)} runs"])  # noqa: E731
-        return type(study)(**{**vars(study), "section": say})
+
+        def runs(preset, chosen):
+            return [
+                Run(name, method, each, seed, {"seed": seed})
+                for each in (data or {}).get(preset, ())
+                for method in ("mc", "gflowout")
+                for seed in range(2)
+            ]
+
+        return type(study)(**{**vars(study), "section": say, "runs": runs})
 
     monkeypatch.setattr(build, "get", get)
     spec = build.importlib.util.find_spec
@@ -299,13 +313,77 @@ def test_runs_that_failed_are_counted(tmp_path):
 
 def test_presets_are_told_in_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    work = fake_studies(monkeypatch, "ood")
+    work = fake_studies(monkeypatch, "ood", data={"smoke": ["one"]})
     report_files.write_records(Path("results/smoke"), "ood", work=work("ood"))
     commands = build.build(Path("results/smoke")).facts.commands
     assert commands == [
         "gflowout study run ood --preset smoke --out results/smoke",
         "gflowout report results/smoke -o report.html",
     ]
+
+
+def test_presets_are_those_of_the_runs_not_of_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"smoke": ["mnist"], "cpu": ["one", "two"], "paper": ["one"]}
+    work = fake_studies(monkeypatch, "ood", data=data)
+    run = "gflowout study run ood --preset"
+    for names, wanted in [
+        (["mnist"], [f"{run} smoke --out paper --data-dir data"]),
+        (["one"], [f"{run} cpu --out paper"]),  # or paper: nothing tells
+        (["one", "two"], [f"{run} cpu --out paper"]),
+        (["two", "mnist"], [f"{run} {each} --out paper --data-dir data" for each in data][:2]),
+        (["other"], [f"{run} PRESET --out paper  # PRESET: smoke, cpu or paper"]),
+    ]:
+        report_files.write_records(Path("paper"), "ood", data=names, work=work("ood"))
+        commands = build.build("paper").facts.commands
+        assert commands == [*wanted, "gflowout report paper -o report.html"]
+        shutil.rmtree("paper")
+
+
+def test_every_study_tells_its_presets_by_its_runs():
+    for name in STUDIES:
+        study = get(name)
+        for preset in PRESETS:
+            planned = selection.plan(study, preset, Path("nowhere")).runs
+            assert presets.of(study, [run.to_dict() for run in planned]) == [preset]
+            first = planned[0].to_dict()
+            first["options"]["tuned"] = {"fit.lr": 0.123}  # whatever trials choose
+            assert preset == "paper" or presets.of(study, [first]) == [preset]
+
+
+def test_commands_work_where_they_were_asked_for(tmp_path, monkeypatch):
+    report_files.write_records(tmp_path / "a" / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert "--out a/mine" in build.build(tmp_path / "a" / "mine").facts.commands[0]
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir("b")
+    assert "--out ../a/mine" in build.build("../a/mine").facts.commands[0]
+    elsewhere = build.build(tmp_path / "a" / "mine").facts.commands
+    assert elsewhere == [  # pages are shared, and tell no path of a machine
+        "# in the folder that has mine:",
+        "gflowout study run mine.yaml --out mine",
+        "gflowout report mine -o report.html",
+    ]
+
+
+def test_figures_of_the_smoke_preset_are_said_to_mean_nothing(tmp_path, monkeypatch):
+    work = fake_studies(monkeypatch, "ood", "masks", data={"smoke": ["one"], "cpu": ["two"]})
+    report_files.write_records(tmp_path, "ood", data=("one",), work=work("ood"))
+    said = (
+        "The figures mean nothing: they come from preset smoke, a few steps on tiny data to see "
+        "that everything works."
+    )
+    made = build.build(tmp_path)
+    assert made.warning == said
+    assert markdown.document(made).startswith(f"# Results\n\n**{said}**\n")
+    assert f'</h1>\n<p class="warning">{said}</p>' in html.page(made)
+    assert f"\n% {said}\n" in latex.document(made)
+    report_files.write_records(tmp_path, "masks", data=("two",), work=work("masks"))
+    assert build.build(tmp_path).warning.startswith("The figures of ood mean nothing: ")
+    other = build.build(tmp_path, ["masks"])
+    assert other.warning == ""
+    assert "mean nothing" not in markdown.document(other) + latex.document(other)
+    assert '<p class="warning">' not in html.page(other)
 
 
 def test_names_with_spaces_are_quoted_in_commands(tmp_path, monkeypatch):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gflowout import checks
-from gflowout.experiments import summary
+from gflowout.data.catalog import ENTRIES
+from gflowout.experiments import presets, summary
 from gflowout.experiments.study import PRESETS, STUDIES, TUNING, Study, get
 from gflowout.report import generic, tables
 from gflowout.report.content import Section, Table
@@ -37,6 +38,7 @@ class Part:
         section: What it says.
         runs: How many are done.
         seeds: Of those runs.
+        presets: That those runs are of, as far as their options tell.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Part:
     section: Section
     runs: int = 0
     seeds: Sequence[int] = ()
+    presets: Sequence[str] = ()
 
     @property
     def title(self) -> str:
@@ -100,6 +103,18 @@ class Report:
     facts: Facts = field(default_factory=Facts)
     groups: Sequence[summary.Group] = ()
 
+    @property
+    def warning(self) -> str:
+        """What is to be said before all else; empty if there is nothing."""
+        tiny = [part.name for part in self.parts if "smoke" in part.presets]
+        if not tiny:
+            return ""
+        whose = f" of {', '.join(tiny)}" if len(tiny) < len(self.parts) else ""
+        return (
+            f"The figures{whose} mean nothing: they come from preset smoke, a few steps on tiny "
+            "data to see that everything works."
+        )
+
 
 def build(
     folder: str | Path,
@@ -140,7 +155,7 @@ def build(
         own = by_study[name, False]
         mine = [group for group in found if group.study == name]
         parts.append(_part(name, None, generic.section(own, mine), own))
-    return Report(parts, _facts(folder, kept, papers, others), found)
+    return Report(parts, _facts(folder, kept, parts), found)
 
 
 def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -186,10 +201,12 @@ def _part(name: str, study: Study | None, section: Section, own: Sequence[Record
     for block in section.blocks:
         if isinstance(block, Table):
             tables.check(block)
-    return Part(name, study, section, len(own), sorted({int(record["seed"]) for record in own}))
+    seeds = sorted({int(record["seed"]) for record in own})
+    known = [] if study is None else presets.of(study, own)
+    return Part(name, study, section, len(own), seeds, known)
 
 
-def _facts(folder: Path, kept: Sequence[Record], papers: list[str], others: list[str]) -> Facts:
+def _facts(folder: Path, kept: Sequence[Record], parts: Sequence[Part]) -> Facts:
     runs = [record for record in kept if record["study"] != TUNING] or list(kept)
     versions: dict[str, dict[str, None]] = {}
     for record in kept:
@@ -220,7 +237,7 @@ def _facts(folder: Path, kept: Sequence[Record], papers: list[str], others: list
         threads=sorted({int(record["threads"]) for record in kept}),
         started=min(record["started"] for record in kept)[:10],
         ended=max(record["ended"] for record in kept)[:10],
-        commands=_commands(folder, kept, papers, others),
+        commands=_commands(folder, kept, parts),
     )
 
 
@@ -256,17 +273,37 @@ def _machine(found: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _commands(
-    folder: Path, kept: Sequence[Record], papers: list[str], others: list[str]
-) -> list[str]:
-    # Pages are shared, so they tell no path of this machine.
-    where = shlex.quote(folder.as_posix() if not folder.is_absolute() else folder.name)
-    presets = [str(record["options"].get("preset", folder.name)) for record in kept]
-    preset = next((name for name in presets if name in PRESETS), "PRESET")
-    made = [f"gflowout study run {name} --preset {preset} --out {where}" for name in papers]
-    made += [
-        f"gflowout study run {shlex.quote(f'{name}.yaml')} --out {where}"
-        for name in others
-        if name != TUNING
-    ]
+def _commands(folder: Path, kept: Sequence[Record], parts: Sequence[Part]) -> list[str]:
+    where, made = _where(folder)
+    for part in parts:
+        if part.study is None and part.name != TUNING:
+            file = shlex.quote(f"{part.name}.yaml")
+            made.append(f"gflowout study run {file} --out {where}")
+        elif part.study is not None:
+            own = {str(record["data"]) for record in kept if record["study"] == part.name}
+            data = " --data-dir data" if any(map(_on_disk, own)) else ""
+            choice = f"  # PRESET: {', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
+            made += [
+                f"gflowout study run {part.name} --preset {preset} --out {where}{data}"
+                f"{choice if preset == 'PRESET' else ''}"
+                for preset in part.presets or ["PRESET"]
+            ]
     return [*made, f"gflowout report {where} -o report.html"]
+
+
+def _where(folder: Path) -> tuple[str, list[str]]:
+    """The folder as commands name it, and a word on where they are given.
+
+    Pages are shared, so they tell no path of this machine.
+    """
+    if not folder.is_absolute():
+        return shlex.quote(folder.as_posix()), []
+    if folder.is_relative_to(Path.cwd()):
+        return shlex.quote(folder.relative_to(Path.cwd()).as_posix()), []
+    name = shlex.quote(folder.name)
+    return name, [f"# in the folder that has {name}:"]
+
+
+def _on_disk(data: str) -> bool:
+    """Whether data are files of the catalogue, or made of them, such as ``eicu-noise``."""
+    return any(data == name or data.startswith(f"{name}-") for name in ENTRIES)

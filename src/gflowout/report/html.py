@@ -106,6 +106,7 @@ def _summary(report: Report, title: str, papers: bool, slots: Mapping[str, int])
     made = [
         '<section class="summary" id="summary">',
         f"<h1>{escape(title)}</h1>",
+        f'<p class="warning">{escape(report.warning)}</p>' if report.warning else "",
         f'<p class="lead">{escape(_INTRO)}</p>' if papers else "",
         _words(report, slots),
         _key_figures(report),

@@ -66,6 +66,8 @@ def document(report: Report) -> str:
         report: From :func:`gflowout.report.build.build`.
     """
     made = [r"% Tables written by gflowout report; they need \usepackage{booktabs}."]
+    if report.warning:
+        made.append(f"% {report.warning}")
     for part in report.parts:
         found = [block for block in part.section.blocks if isinstance(block, Table)]
         if found:

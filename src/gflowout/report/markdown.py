@@ -30,7 +30,8 @@ def document(report: Report) -> str:
         if part.study is None or part.study.paper
         for claim in part.section.claims
     ]
-    made = ["# Results", _told(report)]
+    warning = [f"**{_escape(report.warning)}**"] if report.warning else []
+    made = ["# Results", *warning, _told(report)]
     if claims:
         made += ["## What the paper says, and what became of it here", _claims(claims)]
     for part in report.parts:
