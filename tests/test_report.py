@@ -622,12 +622,24 @@ def test_the_paper_alone_is_labelled_as_well():
     assert tables.note([table]) == "Bold: best."
 
 
+@pytest.mark.parametrize("columns", [2, 9])
+def test_latex_tables_fit_and_errors_are_smaller_than_figures(columns):
+    row = Row("a", [Cell(0.5, 0.1, 3)] * columns)
+    text = latex.table(Table("t", "method", [Column("x")] * columns, [row]))
+    assert text.count(r"{\scriptsize$\pm$ 0.100}") == columns  # also smaller than \footnotesize
+    assert r"\small" not in text
+    assert "\\begin{adjustbox}{max width=\\textwidth}\n\\begin{tabular}" in text
+    assert "\\end{tabular}\n\\end{adjustbox}\n\\end{table}" in text
+    first = latex.document(report_files.report()).splitlines()[0]
+    assert r"\usepackage{booktabs,adjustbox}" in first
+
+
 def test_latex_tables_have_their_cells():
     text = latex.document(report_files.report())
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 2
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 2
     assert r"\begin{tabular}{lrrrr}" in text
-    assert r"GFlowOut & \textbf{98.5} & \textbf{47.0} {\small$\pm$ 1.0} & n/a & - \\" in text
+    assert r"GFlowOut & \textbf{98.5} & \textbf{47.0} {\scriptsize$\pm$ 1.0} & n/a & - \\" in text
     assert r"\midrule" + "\n" + r"\multicolumn{5}{l}{\emph{Figures of the paper}} \\" in text
     for line in text.splitlines():
         bare = re.sub(r"\\[\\&%$#_{}]", "", line)

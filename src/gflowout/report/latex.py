@@ -1,4 +1,4 @@
-r"""The tables of a report as LaTeX, for papers: ``booktabs``, the best in bold.
+r"""The tables of a report as LaTeX, for papers: ``booktabs``, the best in bold, none too wide.
 
 Everything that is text is escaped, so that names with ``_``, ``%`` or ``β`` compile.
 """
@@ -60,12 +60,12 @@ _AS_LATIN = {"ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H",
 
 
 def document(report: Report) -> str:
-    """All tables, study by study, to be taken into a document that loads ``booktabs``.
+    """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``.
 
     Args:
         report: From :func:`gflowout.report.build.build`.
     """
-    made = [r"% Tables written by gflowout report; they need \usepackage{booktabs}."]
+    made = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
     if report.warning:
         made.append(f"% {report.warning}")
     for part in report.parts:
@@ -98,7 +98,7 @@ def table(content: Table, label: str = "") -> str:
                 mean, error = tables.figure(cell, column)
                 text = escape(mean)
                 text = rf"\textbf{{{text}}}" if (index, place) in marked else text
-                cells.append(text + (rf" {{\small$\pm$ {error}}}" if error else ""))
+                cells.append(text + (rf" {{\scriptsize$\pm$ {error}}}" if error else ""))
             lines.append(" & ".join([escape(row.title), *cells]) + r" \\")
     parts = [_ended(content.title), content.caption, tables.note([content])]
     caption = " ".join(escape(part) for part in parts if part)
@@ -110,6 +110,7 @@ def table(content: Table, label: str = "") -> str:
             *([r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"] if wide > WIDE else []),
             rf"\caption{{{caption}}}",
             *([rf"\label{{{label}}}"] if label else []),
+            r"\begin{adjustbox}{max width=\textwidth}",
             rf"\begin{{tabular}}{{l{'r' * len(content.columns)}}}",
             r"\toprule",
             heads + r" \\",
@@ -117,6 +118,7 @@ def table(content: Table, label: str = "") -> str:
             *lines,
             r"\bottomrule",
             r"\end{tabular}",
+            r"\end{adjustbox}",
             r"\end{table}",
         ]
     )
