@@ -356,6 +356,35 @@ def test_plots_without_figures_say_so(visit, tmp_path):
         page.locator("details summary").nth(index).click()
 
 
+def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path):
+    content = report_files
+    clouds = [
+        content.Points(data, "x", "y", [
+            content.Series(f"{kind} (point {i})", [0.0, 1.0], [0.0, i]) for i in range(6)
+        ])
+        for data, kind in (("MNIST", "6"), ("CIFAR", "bird"))
+    ]  # fmt: skip
+    bars = content.Bars("b", "y", ["a"], [(n, [content.Cell(1.0)]) for n in report_files.TITLES])
+    made = build.Report([build.Part("m", None, content.Section(blocks=[bars, *clouds]))])
+    path = tmp_path / "clouds.html"
+    path.write_text(html.page(made), encoding="utf-8")
+    page = visit(path.as_uri())
+    names = "all => all.map(e => e.dataset.name)"
+    shared = page.locator("section > .switches .chip[data-name]").evaluate_all(names)
+    assert sorted(shared) == sorted(report_files.TITLES)
+    for index, cloud in enumerate(clouds, 1):
+        figure = page.locator("figure").nth(index)
+        chips = figure.locator(".chip")
+        assert chips.evaluate_all(names) == [series.title for series in cloud.series]
+        slots = chips.evaluate_all("all => all.map(e => e.dataset.slot)")
+        assert len(set(slots)) == 6
+        drawn = figure.locator(".series").evaluate_all("all => all.map(e => e.classList[1])")
+        assert drawn == [f"s{slot}" for slot in slots]
+        chips.first.click()
+        assert figure.locator(".series").count() == 5
+    assert page.locator("figure").first.locator(".series").count() == METHODS
+
+
 OUTSIDE = """all => all.flatMap(svg => {
     const frame = svg.getBoundingClientRect();
     return [...svg.querySelectorAll("text")].map(text => [text, text.getBoundingClientRect()])

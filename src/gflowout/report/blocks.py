@@ -10,8 +10,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from gflowout.report import plots, tables
-from gflowout.report.content import OURS, Block, Column, Picture, Pictures, Section, Table, Text
+from gflowout.report import colours, plots, tables
+from gflowout.report.content import (
+    OURS,
+    Block,
+    Column,
+    Picture,
+    Pictures,
+    Points,
+    Section,
+    Table,
+    Text,
+)
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
@@ -22,11 +32,7 @@ def switches(section: Section, slots: Mapping[str, int]) -> str:
     found = sorted(plots.names(section), key=lambda name: slots[name])
     if not found:
         return ""
-    chips = [
-        f'<button type="button" class="chip s{slots[name]}" data-slot="{slots[name]}" '
-        f'data-name="{escape(name)}" aria-pressed="true">{escape(name)}</button>'
-        for name in found
-    ]
+    chips = [_chip(name, slots[name]) for name in found]
     if plots.has_paper(section):
         chips.append(
             '<button type="button" class="chip ink" data-slot="0" data-paper '
@@ -37,28 +43,40 @@ def switches(section: Section, slots: Mapping[str, int]) -> str:
             f'<button type="button" class="chip act" data-act="{act}" hidden>{act}</button>'
             for act in ("all", "none")
         ]
+    return _group("Shown in the plots of this section", chips)
+
+
+def _chip(name: str, slot: int) -> str:
     return (
-        '<div class="switches" role="group" aria-label="Shown in the plots of this section">'
-        + "".join(chips)
-        + "</div>"
+        f'<button type="button" class="chip s{slot}" data-slot="{slot}" '
+        f'data-name="{escape(name)}" aria-pressed="true">{escape(name)}</button>'
     )
 
 
+def _group(label: str, chips: Sequence[str]) -> str:
+    return f'<div class="switches" role="group" aria-label="{label}">{"".join(chips)}</div>'
+
+
 def plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], prefix: str) -> str:
-    """The place where the page's script draws a plot.
+    """The place where the page's script draws a plot; one of points has its own switches.
 
     Args:
         block: The plot.
-        slots: Colours.
+        slots: Colours of methods.
         drawn: Data of all plots by name; this one is added.
         prefix: Start of its name.
     """
     assert isinstance(block, plots.PLOTS)
     name = f"{prefix}-{len(drawn)}"
+    legend = ""
+    if isinstance(block, Points):
+        slots = colours.slots(series.title for series in block.series)
+        chips = [_chip(title, slot) for title, slot in slots.items()]
+        legend = _group("Shown in this plot", chips) if chips else ""
     drawn[name] = plots.data(block, slots)
     caption = f"<p>{escape(block.caption)}</p>" if block.caption else ""
     return (
-        f'<figure class="plot"><figcaption>{escape(block.title)}</figcaption>'
+        f'<figure class="plot"><figcaption>{escape(block.title)}</figcaption>{legend}'
         f'<div class="area" data-plot="{name}"><noscript>Plots need JavaScript.</noscript></div>'
         f'{caption}<details data-figures="{name}"><summary>The figures as a table</summary>'
         "</details></figure>"

@@ -15,10 +15,13 @@ _DIGITS = 6
 
 
 def names(section: Section) -> list[str]:
-    """What the plots of a section draw, each once: methods, mostly."""
+    """What the plots of a section draw, each once: methods, mostly.
+
+    Points are not among them: their groups are something else in every plot.
+    """
     found: dict[str, None] = {}
     for block in section.blocks:
-        if isinstance(block, Curves | Points):
+        if isinstance(block, Curves):
             found |= dict.fromkeys(series.title for series in block.series)
         elif isinstance(block, Bars):
             found |= dict.fromkeys(title for title, _ in block.series)
