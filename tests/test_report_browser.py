@@ -378,6 +378,7 @@ def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path)
         assert chips.evaluate_all(names) == [series.title for series in cloud.series]
         slots = chips.evaluate_all("all => all.map(e => e.dataset.slot)")
         assert len(set(slots)) == 6
+        assert min(map(int, slots)) >= METHODS  # a method's colour is no point's
         drawn = figure.locator(".series").evaluate_all("all => all.map(e => e.classList[1])")
         assert drawn == [f"s{slot}" for slot in slots]
         chips.first.click()

@@ -70,7 +70,7 @@ def plot(block: Block, slots: Mapping[str, int], drawn: dict[str, Any], prefix: 
     name = f"{prefix}-{len(drawn)}"
     legend = ""
     if isinstance(block, Points):
-        slots = colours.slots(series.title for series in block.series)
+        slots = colours.slots((series.title for series in block.series), slots)
         chips = [_chip(title, slot) for title, slot in slots.items()]
         legend = _group("Shown in this plot", chips) if chips else ""
     drawn[name] = plots.data(block, slots)

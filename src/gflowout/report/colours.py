@@ -29,11 +29,12 @@ _ORDER = (
 _OWN = {name: slot for slot, label in enumerate(_ORDER) for name in (label, ARMS[label].title)}
 
 
-def slots(names: Iterable[str]) -> dict[str, int]:
+def slots(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, int]:
     """The slot of every name: arms have their own, others take the rest in order.
 
     Args:
         names: Labels or titles of arms, or anything else that is drawn.
+        beside: What else is on the page; colours of arms are theirs if one is there.
 
     Examples:
         >>> slots(["mc", "MC dropout", "mine", "GFlowOut", "yours"])
@@ -42,7 +43,9 @@ def slots(names: Iterable[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     names = list(dict.fromkeys(names))
     free = [slot for slot in range(len(LIGHT)) if slot >= len(_ORDER)]
-    if not any(name in _OWN for name in names):  # the best colours for those who are alone
+    if not any(
+        name in _OWN for name in [*names, *beside]
+    ):  # the best colours for those who are alone
         free = [5, 6, 1, 3, 4, 2, 7, 0, 8, *free]
     for name in names:
         if name in _OWN:
