@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from gflowout import commands
-from gflowout.experiments import presets, selection
+from gflowout.experiments import presets, selection, summary
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.study import PRESETS, STUDIES, get
 from gflowout.report import (
@@ -707,10 +707,23 @@ def test_wrong_usage_of_the_command(results, tmp_path):
         ((results, "-o", tmp_path / "r.pdf"), 2, "r.pdf: no format has this ending; use one of "),
         ((results, "-o", tmp_path / "no" / "r.html"), 2, "no: no such folder"),
         ((results, "--format", "md", "-o", tmp_path / "empty"), 2, "cannot be written (is a"),
+        ((results, "-o", tmp_path / "empty"), 2, "empty: a folder; name a file in it, such as "),
+        ((Path(__file__), "-o", tmp_path / "r.html"), 2, "test_report.py: not a folder, but a"),
         ((results, "-o", "/proc/r.html"), 2, "/proc/r.html: cannot be written"),
     ):  # fmt: skip
         assert message in gflowout("report", *arguments, code=code)
     assert {path.name for path in tmp_path.iterdir()} == {"results", "empty"}
+
+
+def test_of_many_metrics_a_message_names_the_nearest():
+    record = {
+        "study": "s", "data": "d", "method": "m", "seed": 0, "options": {},
+        "metrics": {f"layer/{i}/rate": 0.5 for i in range(300)} | {"test/nll": 1.0},
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="metric must be one of 301, such as ") as caught:
+        summary.groups([record], ["test/*x"])
+    assert len(str(caught.value)) < 300
+    assert "such as test/nll, " in str(caught.value)
 
 
 def test_a_page_that_is_there_stays_if_the_new_one_fails(results, tmp_path, monkeypatch):

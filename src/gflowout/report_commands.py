@@ -87,6 +87,8 @@ def _format(format: Format | None, out: Path | None) -> Format:
         return format
     if out is None:
         return Format.md
+    if out.is_dir():
+        raise ValueError(f"{out}: a folder; name a file in it, such as {out / 'report.html'}")
     if out.suffix.lower() not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise ValueError(f"{out}: no format has this ending; use one of {known}, or --format")

@@ -6,6 +6,7 @@ A group is all that differs in the seed only. Knows nothing of what the metrics 
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import math
 import statistics
@@ -19,6 +20,9 @@ from gflowout.runs.values import canonical
 
 SEEDS = ("seed", "data.seed")
 """Options that do not make another group."""
+
+SHOWN = 8
+"""Of metrics that a message names, if there are more."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,10 @@ def groups(records: Iterable[Mapping[str, Any]], metrics: Sequence[str] = ("*",)
             made.append(Group(study, data, method, chosen, seeds, values))
     for pattern in metrics:
         if not any(fnmatchcase(name, pattern) for name in known):
-            near = checks.suggest(pattern, known)
-            raise ValueError(f"metric must be one of {', '.join(known)}, got {pattern!r}{near}")
+            raise ValueError(
+                f"metric must be one of {_some(pattern, list(known))}, got {pattern!r}"
+                f"{checks.suggest(pattern, known)}"
+            )
     return made
 
 
@@ -169,6 +175,14 @@ def _order(value: Any) -> tuple[float, str]:
     """Numbers by their size, then all else by its text."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return (float(value), "") if is_number else (math.inf, canonical(value))
+
+
+def _some(pattern: str, known: list[str]) -> str:
+    """Names of metrics, or those that are nearest to a pattern where there are many."""
+    if len(known) <= SHOWN:
+        return ", ".join(known)
+    near = difflib.get_close_matches(pattern, known, n=SHOWN, cutoff=0.0)
+    return f"{len(known)}, such as {', '.join(near)} (all: `--format csv`)"
 
 
 def _names(found: list[Group]) -> list[str]:

@@ -167,7 +167,8 @@ def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:
         ValueError: If a study has no record.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder")
+        what = "not a folder, but a file" if folder.exists() else "no such folder"
+        raise FileNotFoundError(f"{folder}: {what}")
     found = records.read(folder, records.DONE)
     if not found:
         raise NothingDoneError(f"{folder}: no run is done here")
