@@ -242,6 +242,18 @@ def test_wrong_usage(tmp_path):
         assert message in gflowout("study", "run", path, *out, *extra, code=2)
 
 
+def test_data_of_a_study_file_that_are_not_there(tmp_path):
+    path = written(tmp_path / "s.yaml", "base: {data: mnist, method: mc}\nmethods: [mc, none]\n")
+    out = tmp_path / "o"
+    for more in ((), ("--dry-run",)):
+        shown = gflowout(
+            "study", "run", path, "--out", out, "--data-dir", tmp_path, *more, code=2
+        )  # fmt: skip
+        assert shown.startswith(f"--data-dir {tmp_path}: no mnist. Run `gflowout data get mnist")
+        assert shown.count("gflowout data get") == 1
+    assert not out.exists()
+
+
 def test_interrupted_and_resumed(tmp_path):
     path = written(tmp_path / "toy.yaml", TOY + "methods: [mc]\nseeds: [0, 8]\n")
     out = tmp_path / "results"

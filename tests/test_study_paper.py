@@ -15,6 +15,7 @@ from data_files import write_mnist
 from typer.testing import CliRunner
 
 from gflowout import commands, study_paper
+from gflowout.data import store
 from gflowout.experiments import selection
 from gflowout.experiments import study as studies
 from gflowout.experiments.selection import Part
@@ -199,8 +200,68 @@ def test_a_price_from_a_few_steps(tmp_path, monkeypatch, toys):
     assert "gflowout, from a few steps; scoring comes on top" in plan
     assert plan.splitlines()[-1].startswith("estimated cost:")
     assert "not known" not in plan
-    plan = command("good", tmp_path / "o", "--dry-run", "--data-dir", tmp_path / "nothing")
-    assert plan.splitlines()[-1] == "estimated cost: not known"
+    shown = command("good", tmp_path / "o", "--dry-run", "--data-dir", tmp_path / "nothing", code=2)
+    assert "no such folder, and so no mnist" in shown
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_data_that_are_not_there_are_told_before_any_work(tmp_path, monkeypatch, toys, more):
+    def needs(run):
+        return [run.data]
+
+    study = dataclasses.replace(toys["good"], needs=needs)
+    monkeypatch.setattr(sys.modules["gflowout.experiments.good"], "STUDY", study)
+    write_mnist(tmp_path / "data" / "mnist", count=60)
+    out = tmp_path / "o"
+    shown = command("good", out, "--data-dir", tmp_path / "data", *more, code=2)
+    assert shown.splitlines() == [
+        f"--data-dir {tmp_path / 'data'}: no cifar10. Run `gflowout data get cifar10 --data-dir "
+        f"{tmp_path / 'data'}`, or name another data directory: data_dir=..., --data-dir or "
+        "$GFLOWOUT_DATA",
+        "nothing was run",
+    ]
+    shown = command("good", out, "--data-dir", tmp_path / "no", *more, code=2)
+    for line, name in zip(shown.splitlines(), ("mnist", "cifar10"), strict=False):
+        assert line.startswith(f"--data-dir {tmp_path / 'no'}: no such folder, and so no {name}.")
+    monkeypatch.setenv("GFLOWOUT_DATA", str(tmp_path / "data"))
+    shown = command("good", out, *more, code=2)
+    assert shown.startswith(f"$GFLOWOUT_DATA {tmp_path / 'data'}: no cifar10. Run `gflowout data g")
+    assert not out.exists()
+    command("good", out, "--data", "mnist")
+    monkeypatch.delenv("GFLOWOUT_DATA")
+    # What is done needs no data any more.
+    command("good", out, "--data", "mnist", "--data-dir", tmp_path / "no", *more)
+
+
+def test_data_that_the_studies_need(monkeypatch):
+    monkeypatch.undo()
+
+    def needed(name, preset, part=Part()):  # noqa: B008
+        study = selection.restricted(studies.get(name), part)
+        plan = selection.plan(study, preset, Path("no such folder"))
+        return {each for run in (*plan.trials, *plan.runs) for each in study.needs(run)}
+
+    assert needed("robustness", "smoke") == {"mnist", "cifar10", "frost"}
+    assert needed("block-order", "paper") == {"cifar10", "cifar100", "frost"}
+    assert needed("ood", "cpu") == {"mnist", "notmnist", "cifar10", "cifar100"}
+    assert needed("ood", "paper", Part(data=["cifar10"])) == {"cifar10", "cifar100", "svhn"}
+    assert needed("adaptation", "smoke") == {"cifar10"}
+    assert needed("vqa", "cpu") == {"vqa-rad", "easy-vqa"}
+    assert needed("clinical", "cpu") == {"eicu-demo"}
+    assert needed("masks", "smoke") == {"mnist", "cifar10"}
+    assert needed("features", "smoke") == needed("cost", "cpu") == set()
+    assert needed("features", "cpu") == {"eicu-demo"}
+
+
+def test_data_of_a_package_need_no_directory(tmp_path, monkeypatch):
+    package = tmp_path / "easy_vqa" / "data" / "train"
+    package.mkdir(parents=True)
+    (tmp_path / "easy_vqa" / "__init__.py").touch()
+    (package / "questions.json").write_text("[]")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "easy_vqa", raising=False)
+    assert store.is_there("easy-vqa", tmp_path / "no")
+    assert not store.is_there("mnist", tmp_path / "no")
 
 
 def test_the_list_says_what_studies_ask_and_their_sizes():

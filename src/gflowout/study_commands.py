@@ -78,6 +78,7 @@ def run(
     with options.usage(), plain_records():
         names = study_paper.names_of(study)
         where = options.make_engine(engine, jobs, address)
+        here = engine is not options.EngineName.ray  # a cluster has disks of its own
         how = {
             "engine": where,
             "retries": retries,
@@ -91,7 +92,7 @@ def run(
                 if value is not None:
                     raise ValueError(f"{option} is for studies of the paper; a file says it itself")
             workers = options.workers(engine, jobs)
-            code = _run_file(Path(study), out, data_dir, set_, dry_run, workers, how)
+            code = _run_file(Path(study), out, data_dir, set_, dry_run, workers, here, how)
         else:
             if set_:
                 raise ValueError("--set is for study files; studies of the paper have presets")
@@ -109,10 +110,13 @@ def run(
                     out,
                     data_dir=data_dir,
                     workers=options.workers(engine, jobs),
+                    here=here,
                 )
                 return
             with options.resumable():
-                code = study_paper.run(names, preset, part, out, data_dir=data_dir, **how)
+                code = study_paper.run(
+                    names, preset, part, out, data_dir=data_dir, here=here, **how
+                )
         if code:
             raise typer.Exit(code)
 
@@ -124,17 +128,31 @@ def _run_file(
     set_: list[str] | None,
     dry_run: bool,
     workers: int | None,
+    here: bool,
     how: dict[str, Any],
 ) -> int:
     from gflowout.experiments import estimates, files
+    from gflowout.experiments.study import sources
     from gflowout.runs import records, run_study
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
+    finished = records.finished(out)
+    if here and study.work == files.WORK:
+        ours = (None, str(data_dir))  # another directory is the file's own affair
+        options.check_data(
+            (
+                name
+                for run in study.runs
+                if run.id not in finished and run.options["data.directory"] in ours
+                for name in sources(run)
+            ),
+            data_dir,
+        )
     if dry_run:
         typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
         pick = estimates.first(study.runs)
         lines = estimates.report(
-            estimates.tally(study.runs, records.finished(out)),
+            estimates.tally(study.runs, finished),
             estimates.from_records(out, [study.name]),
             lambda kind: estimates.measure(pick(kind), study.work),
             workers,

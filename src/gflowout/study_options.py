@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -94,6 +95,35 @@ def overrides(given: Mapping[str, Any], more: list[str] | None) -> list[str]:
         if value is not None
     ]
     return [*own, *(more or ())]
+
+
+def check_data(names: Iterable[str], data_dir: Path | None) -> None:
+    """Refuse data sets that are not there, before any work.
+
+    Args:
+        names: Of data sets in the catalogue.
+        data_dir: What ``--data-dir`` got.
+
+    Raises:
+        ValueError: With a line for each that is missing.
+    """
+    from gflowout.data import catalog, store
+
+    missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
+    if not missing:
+        return
+    given, named = f"--data-dir {data_dir}", data_dir
+    if data_dir is None:
+        variable = os.environ.get(store.VARIABLE)
+        given = f"${store.VARIABLE} {variable}" if variable else str(store.root())
+        named = Path(variable) if variable else None
+    nowhere = named is not None and not named.expanduser().is_dir()
+    said = "no such folder, and so no" if nowhere else "no"
+    lines = [
+        f"{given}: {said} {name}. {store.how_to_get(catalog.entry(name), (), data_dir)}"
+        for name in missing
+    ]
+    raise ValueError("\n".join([*lines, "nothing was run"]))
 
 
 def make_engine(name: EngineName, jobs: int | None, address: str | None) -> Engine:

@@ -7,7 +7,7 @@ import importlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gflowout import checks
+from gflowout.study_options import check_data
 
 if TYPE_CHECKING:
     from gflowout.experiments.estimates import Kind, Price
@@ -70,7 +71,14 @@ def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
 
 
 def run(
-    names: Sequence[str], preset: str, part: Part, out: Path, *, data_dir: Path | None, **how: Any
+    names: Sequence[str],
+    preset: str,
+    part: Part,
+    out: Path,
+    *,
+    data_dir: Path | None,
+    here: bool = True,
+    **how: Any,
 ) -> int:
     """Do what is missing of some studies; one that fails does not stop the others.
 
@@ -80,6 +88,7 @@ def run(
         part: What is wanted of them.
         out: Folder of the records.
         data_dir: Directory of all data sets.
+        here: Whether runs are done on this machine, so that data must be here.
         **how: As in :func:`gflowout.experiments.study.run`.
 
     Returns:
@@ -93,7 +102,10 @@ def run(
         how["engine"] = _quick(how["engine"])
     rows = [["study", "runs", "done", "done before", "failed", "time"]]
     troubles: list[str] = []
-    for each in _load(names, preset, part, out):
+    loaded = _load(names, preset, part, out)
+    if here:
+        check_data(_needed(loaded, out), data_dir)
+    for each in loaded:
         if each.study is None:
             rows.append([each.name, "-", "-", "-", "-", "-"])
             troubles.append(f"{each.name}: {_said(each.error)}")
@@ -130,6 +142,7 @@ def dry_run(
     *,
     data_dir: Path | None,
     workers: int | None,
+    here: bool = True,
 ) -> None:
     """Print what would be done and what it will take.
 
@@ -144,7 +157,10 @@ def dry_run(
     counted: set[str] = set()
     trained: set[str] = set()
     total, certain = 0.0, True
-    for each in _load(names, preset, part, out):
+    loaded = _load(names, preset, part, out)
+    if here:
+        check_data(_needed(loaded, out), data_dir)
+    for each in loaded:
         if each.study is None or each.plan is None:
             typer.echo(f"{each.name}: {_said(each.error)}")
             certain = False
@@ -240,6 +256,18 @@ def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loa
         if each.plan is not None and not each.plan.runs:
             typer.echo(f"{each.name}: left out, none of its runs is asked for", err=True)
     return [each for each in found if each.plan is None or each.plan.runs]
+
+
+def _needed(loaded: Iterable[_Loaded], out: Path) -> Iterator[str]:
+    """Names of the data sets that trials and runs still to do read."""
+    from gflowout.runs import records
+
+    finished = records.finished(out)
+    for each in loaded:
+        if each.study is not None and each.plan is not None:
+            for run in (*each.plan.trials, *each.plan.runs):
+                if run.id not in finished:
+                    yield from each.study.needs(run)
 
 
 def _quick(engine: Engine) -> Engine:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -136,12 +137,30 @@ def digest(path: Path, algorithm: str) -> str:
     return state.hexdigest()
 
 
-def how_to_get(wanted: Entry, missing: Sequence[str] = ()) -> str:
+def is_there(name: str, data_dir: str | Path | None = None) -> bool:
+    """Whether a data set is in the data directory, or comes with a package.
+
+    Args:
+        name: Name of the data set.
+        data_dir: Directory of all data sets.
+    """
+    try:
+        locate(name, data_dir)
+    except MissingDataError:
+        folder = package_folder(entry(name))
+        return folder is not None and any(files(entry(name), folder).values())
+    return True
+
+
+def how_to_get(
+    wanted: Entry, missing: Sequence[str] = (), data_dir: str | Path | None = None
+) -> str:
     """One sentence on how to come by a data set.
 
     Args:
         wanted: The data set.
         missing: Files that are wanted; all if empty.
+        data_dir: Directory that the command shall name; by default none.
     """
     name = f"data directory: data_dir=..., --data-dir or ${VARIABLE}"
     optional = {file.name for file in wanted.files if file.optional}
@@ -151,7 +170,8 @@ def how_to_get(wanted: Entry, missing: Sequence[str] = ()) -> str:
         )
     if wanted.downloads:
         by_hand = f" ({wanted.by_hand})" if wanted.by_hand else ""
-        return f"Run `gflowout data get {wanted.name}`{by_hand}, or name another {name}"
+        where = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
+        return f"Run `gflowout data get {wanted.name}{where}`{by_hand}, or name another {name}"
     return f"Get it by hand: {wanted.by_hand} ({wanted.home}), or name another {name}"
 
 

@@ -80,4 +80,5 @@ STUDY = Study(
     runs=runs,
     section=section,
     tuning=tuning,
+    needs=images.with_frost,
 )

@@ -236,4 +236,5 @@ STUDY = Study(
     runs=runs,
     section=section,
     seconds=seconds,
+    needs=lambda run: ["eicu-demo"] if run.data.startswith("eicu") else [],
 )

@@ -22,7 +22,7 @@ from gflowout.experiments import models
 from gflowout.experiments.arms import ARMS, trials
 from gflowout.experiments.images_presets import SAMPLES, SEEDS, base, grid, of_trial
 from gflowout.experiments.models import Fitted
-from gflowout.experiments.study import TUNING, Chosen
+from gflowout.experiments.study import TUNING, Chosen, sources
 from gflowout.pipeline import scores
 from gflowout.pipeline.tasks import Part
 from gflowout.runs import Context, Result, Run
@@ -106,6 +106,11 @@ def runs(
         if seed < counts[name]
         for arm in ARMS.values()
     ]
+
+
+def with_frost(run: Run) -> list[str]:
+    """Names of the data sets that a run of :func:`curves` reads, or a trial."""
+    return sources(run) if run.study == TUNING else [*sources(run), "frost"]
 
 
 def trained(run: Run, context: Context, changes: Mapping[str, Any] | None = None) -> Fitted:

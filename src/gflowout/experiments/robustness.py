@@ -238,4 +238,5 @@ STUDY = Study(
     runs=runs,
     section=section,
     tuning=tuning,
+    needs=images.with_frost,
 )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gflowout import checks
+from gflowout.data.catalog import ENTRIES
 from gflowout.data.store import VARIABLE
 from gflowout.experiments import files
 from gflowout.report.content import Section
@@ -56,6 +57,7 @@ class Study:
         score: Metric of the trials; lower is better.
         seconds: What a run or a trial takes on one core, if the study knows that better than two
             epochs would tell.
+        needs: Names of the data sets of :mod:`gflowout.data.catalog` that a run or a trial reads.
     """
 
     name: str
@@ -68,6 +70,18 @@ class Study:
     tuning: Callable[[str], list[Run]] = lambda preset: []
     score: str = "valid/nll"
     seconds: Callable[[Run], float] | None = None
+    needs: Callable[[Run], Iterable[str]] = lambda run: sources(run)
+
+
+def sources(run: Run) -> list[str]:
+    """Names of the data sets that a run trains on and is tested against, as its options say.
+
+    Examples:
+        >>> sources(Run("ood", "mc", "mnist", 0, {"data.source": "mnist", "against": ["svhn"]}))
+        ['mnist', 'svhn']
+    """
+    found = [run.options.get("data.source"), *run.options.get("against", ())]
+    return [name for name in found if name in ENTRIES]
 
 
 def get(name: str) -> Study:

@@ -313,5 +313,6 @@ STUDY = Study(
     work="gflowout.experiments.vqa:work",
     tuning=tuning,
     runs=runs,
+    needs=lambda run: [run.data],
     section=section,
 )
