@@ -22,7 +22,7 @@ from gflowout.experiments import estimates, files, summary
 from gflowout.pipeline import config as configs
 from gflowout.pipeline import yamls
 from gflowout.pipeline.config import ConfigError
-from gflowout.runs import Run, read
+from gflowout.runs import Run, locks, read
 from gflowout.tuning import read_space
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -240,6 +240,36 @@ def test_wrong_usage(tmp_path):
         (("--engine", "poll"), "poll"),
     ):
         assert message in gflowout("study", "run", path, *out, *extra, code=2)
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_options_that_are_refused_at_the_door(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "toy.yaml", TOY)
+    written(tmp_path / "afile", "kept")
+    begin = ("study", "run", "toy.yaml") if command == "run" else ("tune", "--config", "toy.yaml")
+    before = set(tmp_path.iterdir())
+    for out in ("afile", "afile/sub", "afile/sub/sub"):
+        said = gflowout(*begin, "--out", out, code=2)
+        assert "--out" in said
+        assert "afile is a file, not a folder" in said
+    said = gflowout(*begin, "--out", "", code=2)
+    assert "--out" in said
+    assert "must name a folder, got nothing" in said
+    for option in ("--time-limit", "--memory-limit"):
+        for value in ("0", "-1", "nan", "inf"):
+            said = gflowout(*begin, "--out", "o", option, value, code=2)
+            assert option in said
+            assert f"must be a number above 0, got {value}" in said
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_folder_in_which_another_study_is_at_work(tmp_path):
+    path, out = written(tmp_path / "toy.yaml", TOY), tmp_path / "o"
+    out.mkdir()
+    with locks.hold(out / ".lock"):
+        said = gflowout("study", "run", path, "--out", out, "--engine", "inline", code=2)
+    assert "another study is at work in this folder" in said
 
 
 def test_data_of_a_study_file_that_are_not_there(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,23 @@ class Preset(StrEnum):
     paper = "paper"
 
 
+def _folder(text: str) -> Path:
+    """A folder that is there or can be made; refused at the door otherwise."""
+    path = Path(text)
+    if not text:
+        raise typer.BadParameter("must name a folder, got nothing")
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise typer.BadParameter(f"{place} is a file, not a folder")
+    return path
+
+
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"must be a number above 0, got {value:g}")
+    return value
+
+
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),
@@ -50,15 +68,19 @@ EngineOption = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. Default: one per core.")]
 Address = Annotated[str | None, typer.Option(help="Of the Ray cluster, with --engine ray.")]
 TimeLimit = Annotated[
-    float | None, typer.Option(min=0, help="Seconds after which a run is stopped as failed.")
+    float | None,
+    typer.Option(callback=_above_zero, help="Seconds after which a run is stopped as failed."),
 ]
 MemoryLimit = Annotated[
-    float | None, typer.Option(min=0, help="GiB of memory beyond which a run is.")
+    float | None,
+    typer.Option(callback=_above_zero, help="GiB of memory beyond which a run is."),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and what it will cost; do nothing.")
 ]
-Out = Annotated[Path, typer.Option(file_okay=False, help="Folder of the records.")]
+Out = Annotated[
+    Path, typer.Option(parser=_folder, metavar="DIRECTORY", help="Folder of the records.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table of progress.")]
 
 
@@ -67,12 +89,10 @@ def usage() -> Iterator[None]:
     """Turn errors of what the user asked for into a message and exit code 2."""
     from gflowout.runs import BusyError
 
-    with explained(BusyError):
+    with explained():
         try:
             yield
-        except BusyError:
-            raise
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, FileNotFoundError, BusyError) as error:
             for line in str(error).splitlines():
                 typer.echo(line, err=True)
             raise typer.Exit(2) from error
