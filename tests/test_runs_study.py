@@ -228,7 +228,7 @@ def test_a_record_written_in_the_moment_of_the_interrupt_counts(monkeypatch, tmp
     monkeypatch.setattr(records, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quietly(runs(3), "square", tmp_path, engine="inline")
-    assert "stopped: 2 of 3 done, 1 left" in capsys.readouterr().err
+    assert "stopped: 2 of 3 done, 1 left. Records are in" in capsys.readouterr().err
 
 
 def test_lock_is_free_after_use(tmp_path):
@@ -301,6 +301,24 @@ def test_tally_estimates_from_what_has_ended():
     assert tally.line().startswith(
         "3 of 5 done, 1 of them before, 1 tried again, 1 failed, 1 left, about 1:15 to go"
     )
+
+
+def test_no_time_to_go_is_told_when_the_estimate_is_used_up():
+    a, b, c = runs(3)
+    tally = Tally(total=3, skipped=0)
+    for run in (a, b):
+        tally.hear(Started(Task("w:f", run, Path())))
+    tally.hear(ended(a, 100.0))
+    tally.rows[b.id].since -= 1000  # ten times as long as the other
+    assert tally.line().startswith("1 of 3 done, 2 left, about 1:40 to go")
+    assert tally.line(ended=True) == "1 of 3 done, 2 left"
+    tally.hear(Started(Task("w:f", c, Path())))
+    tally.rows[c.id].since -= 1000
+    assert tally.remaining() is None
+    assert tally.line() == "1 of 3 done, 2 left"
+    quick = Tally(total=2, skipped=0)
+    quick.hear(ended(a, 0.01))
+    assert quick.line() == "1 of 2 done, 1 left"
 
 
 def test_lines_where_there_is_no_terminal(tmp_path, capfd):

@@ -160,7 +160,7 @@ def run_study(
             there = records.finished(folder)
             tally.done = sum(task.run.id in there for task in tasks)
             print(
-                f"\nstopped: {tally.line()}. Records are in {folder}; "
+                f"\nstopped: {tally.line(ended=True)}. Records are in {folder}; "
                 "start the same study again to do the rest.",
                 file=sys.stderr,
             )

@@ -12,6 +12,7 @@ from gflowout.extras import MissingExtraError, require
 from gflowout.runs.engines import Ended, Event, Progress, Started
 
 _REFRESH = 0.25  # seconds
+_SHORTEST = 0.05  # seconds to go that are worth a word
 _ROWS = 30  # running runs that are shown
 
 
@@ -64,15 +65,23 @@ class Tally:
                 self.failed[event.task.run.id] = event.record["error"]["message"]
 
     def remaining(self) -> float | None:
-        """Seconds until the end, if those left take as long as those finished; or ``None``."""
+        """Seconds until the end, if those left take as long as those finished; or ``None``.
+
+        Nobody knows when those that run now have all taken longer than that.
+        """
         if not self.spent or not self.left:
             return None
         mean, now = sum(self.spent) / len(self.spent), time.monotonic()
         begun = sum(min(mean, now - row.since) for row in self.rows.values())
-        return max(0.0, self.left * mean - begun) / max(1, len(self.rows))
+        ahead = self.left * mean - begun
+        return ahead / max(1, len(self.rows)) if ahead > 0 else None
 
-    def line(self) -> str:
-        """One line that says how it stands."""
+    def line(self, ended: bool = False) -> str:
+        """One line that says how it stands.
+
+        Args:
+            ended: Whether nothing runs any more, so that there is no time to go.
+        """
         parts = [f"{self.skipped + self.done} of {self.total} done"]
         if self.skipped:
             parts.append(f"{self.skipped} of them before")
@@ -82,8 +91,8 @@ class Tally:
             parts.append(f"{len(self.failed)} failed")
         if self.left:
             parts.append(f"{self.left} left")
-        remaining = self.remaining()
-        if remaining is not None:
+        remaining = None if ended else self.remaining()
+        if remaining is not None and remaining >= _SHORTEST:
             parts.append(f"about {span(remaining)} to go")
         return ", ".join(parts)
 
@@ -179,6 +188,16 @@ def verdict(event: Ended) -> str:
     then = "; will be tried again" if event.again else ""
     why = event.record["error"]["message"]
     return f"{name}: attempt {event.task.attempt} failed after {seconds}: {why}{then}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and a noun, in the plural unless it is one.
+
+    Examples:
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span(seconds: float) -> str:
