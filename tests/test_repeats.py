@@ -90,7 +90,7 @@ def test_command_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     made = {"one": [record("toy-0", nll=0.5)], "two": [record("toy-0", cpu="b", nll=0.625)]}
     for name in made:
         (tmp_path / name).mkdir()
-    lost = {"two": [record("toy-1")]}
+    lost = {"one": [record("toy-2"), record("toy-3")], "two": [record("toy-1")]}
 
     def fake(folder: Path, status: str) -> list[dict]:
         return (made if status == "done" else lost)[folder.name]
@@ -100,6 +100,48 @@ def test_command_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said = gflowout("study", "compare", one, two, code=1).splitlines()
     assert said[1].split() == ["s", "d", "1", "0", "0.125", "nll", "toy-0"]
     assert said[2].startswith("Some runs were on another kind of processor")
-    assert said[3].endswith("two: 1.")
+    assert said[3].endswith(f"; failed in {one}: 2; failed in {two}: 1.")
     assert said[4] == "0 of 1 runs have the same figures."
     assert "1 of 1 runs" in gflowout("study", "compare", one, two, "--tolerance", "0.2")
+
+
+@pytest.mark.filterwarnings("always::gflowout.runs.RecordWarning")
+def test_damaged_records_do_not_pass(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(TOY.replace("seeds: 2", "seeds: 4"))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for out in (first, second):
+        gflowout("study", "run", tmp_path / "toy.yaml", "--out", out, "--engine", "inline")
+    a, b, c, _ = sorted(second.glob("toy-*.json"))
+    (first / c.name).write_text("")
+    said = gflowout("study", "compare", first, second, code=1)
+    assert f"Damaged: 1 file in {first} is not a whole record." in said
+    assert "3 of 3 runs have the same figures." in said
+    a.write_text(a.read_text()[:50])
+    b.write_text(b.read_text().replace("valid", "value"))
+    said = gflowout("study", "compare", first, second, code=1)
+    assert f"Damaged: 2 files in {second} are not whole records." in said
+    assert f"Damaged: 1 file in {first} is not a whole record." in said
+    assert "1 of 1 runs have the same figures." in said
+
+
+def test_runs_of_the_study_of_cost_are_told_as_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gflowout import runs
+
+    times = [record(name, "cost", step=1.0) for name in ("cost-0", "cost-1")]
+    made = {"one": [record("toy-0", nll=0.5), *times], "two": [record("toy-0", nll=0.5), times[0]]}
+    for name in made:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(
+        runs, "read", lambda folder, status: made[folder.name] if status == "done" else []
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    said = gflowout("study", "compare", one, two)
+    assert "1 run of cost has times alone and was left out." in said
+    assert "Done in one folder alone: 1 and 0 runs" in said
+    assert "1 of 1 runs have the same figures." in said
+    made["two"] = times
+    said = gflowout("study", "compare", one, two, code=2)
+    assert "2 runs of cost have times alone and were left out." in said
+    assert "no run with figures to compare is in both" in said

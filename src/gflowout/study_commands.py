@@ -38,7 +38,7 @@ def register(app: typer.Typer, study: typer.Typer) -> None:
         "compare",
         epilog="Examples:\n\n- `gflowout study compare results/cpu again`\n\n- `gflowout study "
         "compare results/cpu again --tolerance 1e-3`\n\nExit codes: 0 the same, 1 some figures "
-        "differ, 2 wrong usage or nothing to compare.",
+        "differ or some records are damaged, 2 wrong usage or nothing to compare.",
     )(compare)
 
 
@@ -211,13 +211,21 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage(), plain_records():
-        from gflowout.experiments.repeats import repeats
-        from gflowout.runs import read
+        from gflowout.experiments.repeats import TIMES, repeats
+        from gflowout.runs import read, records
+        from gflowout.runs.table import counted
 
-        for folder in (first, second):
+        folders = (first, second)
+        for folder in folders:
             _must_be_folder(folder)
-        done, again = read(first, "done"), read(second, "done")
+        done, again = (read(folder, "done") for folder in folders)
         found = repeats(done, again, tolerance)
+        mine, theirs = ({record["id"] for record in each} for each in (done, again))
+        timed = sum(record["id"] in theirs for record in done if record["study"] == TIMES)
+        if timed:
+            what = f"{counted(timed, 'run')} of {TIMES}"
+            how = "has times alone and was" if timed == 1 else "have times alone and were"
+            typer.echo(f"{what} {how} left out.")
         if not found:
             raise ValueError(f"no run with figures to compare is in both {first} and {second}")
         rows = [["study", "data", "in both", "same", "largest difference", "of", "in"]]
@@ -229,12 +237,19 @@ def compare(
         same, runs = sum(each.same for each in found), sum(each.runs for each in found)
         if any(each.machines for each in found):
             typer.echo("Some runs were on another kind of processor, which may round otherwise.")
-        mine, theirs = ({record["id"] for record in each} for each in (done, again))
-        failed = {record["id"] for record in read(second, "failed")} - theirs
+        failed = [
+            f"failed in {folder}: {len({each['id'] for each in read(folder, 'failed')} - known)}"
+            for folder, known in zip(folders, (mine, theirs), strict=True)
+        ]
         alone = f"Done in one folder alone: {len(mine - theirs)} and {len(theirs - mine)} runs"
-        typer.echo(f"{alone}; failed in {second}: {len(failed)}.")
+        typer.echo(f"{'; '.join([alone, *failed])}.")
+        hurt = {folder: len(records.damaged(folder)) for folder in folders}
+        for folder, count in hurt.items():
+            if count:
+                what = "is not a whole record" if count == 1 else "are not whole records"
+                typer.echo(f"Damaged: {counted(count, 'file')} in {folder} {what}.")
         typer.echo(f"{same} of {runs} runs have the same figures.")
-        if same < runs:
+        if same < runs or any(hurt.values()):
             raise typer.Exit(1)
 
 

@@ -207,6 +207,22 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
     return records
 
 
+def damaged(folder: str | Path) -> list[str]:
+    """Names of the JSON files of a folder that are not whole records.
+
+    Args:
+        folder: Where records are.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "half.json").write_text("{")
+        ...     damaged(folder)
+        ['half.json']
+    """
+    return [path.name for path in _files(folder) if _load(path)[0] is None]
+
+
 def frame(folder: str | Path, status: str | None = None) -> pd.DataFrame:
     """All records of a folder as a table, a row each.
 
