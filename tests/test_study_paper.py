@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from gflowout import commands, study_paper
 from gflowout.data import store
-from gflowout.experiments import selection
+from gflowout.experiments import estimates, selection
 from gflowout.experiments import study as studies
 from gflowout.experiments.selection import Part
 from gflowout.experiments.study import Study
 from gflowout.report.content import Section
-from gflowout.runs import Run, read, run_study
+from gflowout.runs import Inline, Pool, Run, read, run_study
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 ARMS = ("none", "mc", "gflowout")
@@ -202,6 +202,33 @@ def test_a_price_from_a_few_steps(tmp_path, monkeypatch, toys):
     assert "not known" not in plan
     shown = command("good", tmp_path / "o", "--dry-run", "--data-dir", tmp_path / "nothing", code=2)
     assert "no such folder, and so no mnist" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies of a process are for Linux")
+def test_the_start_of_a_process_is_charged_where_there_is_one(tmp_path, monkeypatch, toys):
+    write_mnist(tmp_path / "mnist", count=60)
+    options = {"data.source": "mnist", "data.batch_size": 20, "fit.epochs": 1}
+
+    def runs(preset, chosen):
+        return [Run("good", "mc", "mnist", 0, {**options, "tuned": {"fit.lr": 0.1}})]
+
+    study = dataclasses.replace(toys["good"], runs=runs, tuning=lambda preset: [])
+    monkeypatch.setattr(sys.modules["gflowout.experiments.good"], "STUDY", study)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(estimates, "start_up", lambda: 1e6)  # more than any run here can take
+    totals = []
+    monkeypatch.setattr(
+        estimates, "sum_up", lambda total, *more: totals.append(total) or "estimated cost"
+    )
+    plan = ("study", "run", "good", "--out", tmp_path / "o", "--data-dir", tmp_path, "--dry-run")
+    for more in (("cpu",), ("paper", "--engine", "inline"), ("paper",)):
+        gflowout(*plan, "--preset", *more)
+    copied, here, fresh = totals
+    assert copied < 1e6
+    assert here < 1e6
+    assert fresh > 1e6
+    assert estimates.starting() == estimates.starting(Pool(1)) == 1e6
+    assert estimates.starting(Pool(1, start="fork")) == estimates.starting(Inline()) == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

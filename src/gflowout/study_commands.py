@@ -110,6 +110,7 @@ def run(
                     out,
                     data_dir=data_dir,
                     workers=options.workers(engine, jobs),
+                    engine=where,
                     here=here,
                 )
                 return
@@ -154,7 +155,7 @@ def _run_file(
         lines = estimates.report(
             estimates.tally(study.runs, finished),
             estimates.from_records(out, [study.name]),
-            lambda kind: estimates.measure(pick(kind), study.work),
+            lambda kind: estimates.measure(pick(kind), study.work, how["engine"]),
             workers,
         )
         for line in lines:

@@ -98,8 +98,7 @@ def run(
     from gflowout.extras import MissingExtraError
     from gflowout.runs import BusyError
 
-    if preset in ("smoke", "cpu"):  # many of their runs are shorter than the start of a process
-        how["engine"] = _quick(how["engine"])
+    how["engine"] = _quick(how["engine"], preset)
     rows = [["study", "runs", "done", "done before", "failed", "time"]]
     troubles: list[str] = []
     loaded = _load(names, preset, part, out)
@@ -142,6 +141,7 @@ def dry_run(
     *,
     data_dir: Path | None,
     workers: int | None,
+    engine: Engine,
     here: bool = True,
 ) -> None:
     """Print what would be done and what it will take.
@@ -160,6 +160,7 @@ def dry_run(
     loaded = _load(names, preset, part, out)
     if here:
         check_data(_needed(loaded, out), data_dir)
+    engine = _quick(engine, preset)
     for each in loaded:
         if each.study is None or each.plan is None:
             typer.echo(f"{each.name}: {_said(each.error)}")
@@ -189,7 +190,8 @@ def dry_run(
                 trained.add(networks)
         kinds = estimates.tally(runs, finished, _sort)
         with studies.data_directory(data_dir):
-            lines, seconds, sure = estimates.left_to_do(kinds, known, _price(runs, each.study.work))
+            price = _price(runs, each.study.work, engine)
+            lines, seconds, sure = estimates.left_to_do(kinds, known, price)
         if spared:
             lines.append(
                 f"{spared} runs on networks that others train: scoring alone, which is not counted"
@@ -270,11 +272,13 @@ def _needed(loaded: Iterable[_Loaded], out: Path) -> Iterator[str]:
                     yield from each.study.needs(run)
 
 
-def _quick(engine: Engine) -> Engine:
+def _quick(engine: Engine, preset: str) -> Engine:
     """A pool that copies this process instead of starting new ones: for runs of a second.
 
     What a run imports is imported here, once. Not with GPUs, and only where copies are safe.
     """
+    if preset not in ("smoke", "cpu"):  # many of their runs are shorter than the start of a process
+        return engine
     import torch
 
     from gflowout.runs import Pool
@@ -293,7 +297,7 @@ def _sort(run: Run) -> Kind:
     return ("trials" if run.study == TUNING else "runs"), run.data
 
 
-def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
+def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
     import dataclasses
 
@@ -303,7 +307,7 @@ def _price(runs: Sequence[Run], work: str) -> Callable[[Kind], Price]:
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _sort(run) == kind]
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        found = _few_steps(typical) or estimates.measure(typical, work)
+        found = _few_steps(typical, engine) or estimates.measure(typical, work, engine)
         if found.seconds is None:
             return found
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
@@ -349,11 +353,11 @@ def _networks(run: Run, out: Path) -> str | None:
     return f"{arm.members} x {models.folder_of(wanted, Context(out / run.id))}"
 
 
-def _few_steps(run: Run) -> Price | None:
+def _few_steps(run: Run, engine: Engine) -> Price | None:
     """Price of training what a run's options configure; ``None`` if they do not."""
     from gflowout.data.errors import DataError
     from gflowout.experiments.arms import ARMS
-    from gflowout.experiments.estimates import Price, start_up
+    from gflowout.experiments.estimates import Price, starting
     from gflowout.experiments.models import settings
     from gflowout.pipeline import plan, sources
     from gflowout.pipeline.config import ConfigError
@@ -367,12 +371,13 @@ def _few_steps(run: Run) -> Price | None:
         began = time.perf_counter()
         task = sources.load(wanted.data, wanted.seed)
         reading = time.perf_counter() - began
-        seconds = start_up() + reading + plan.plan(wanted, task).total
+        seconds = starting(engine) + reading + plan.plan(wanted, task).total
     except ConfigError:
         return None
     except DataError as error:
         return Price(None, str(error).splitlines()[0])
-    return Price(seconds, "from a few steps; scoring comes on top")
+    early = "" if wanted.fit.patience is None else ", if none stops early"
+    return Price(seconds, f"from a few steps{early}; scoring comes on top")
 
 
 def _words(text: str | None) -> list[str] | None:

@@ -13,6 +13,7 @@ from gflowout import study_options as options
 from gflowout.console import plain_records
 
 if TYPE_CHECKING:
+    from gflowout.runs import Engine
     from gflowout.tuning import Space, Tuned
     from gflowout.tuning.plan import Plan
 
@@ -107,7 +108,7 @@ def tune(
         agree(plan, out)
         where = options.make_engine(engine, jobs, address)
         if dry_run:
-            for line in _tuning_plan(plan, out, options.workers(engine, jobs)):
+            for line in _tuning_plan(plan, out, options.workers(engine, jobs), where):
                 typer.echo(line)
             return
         with options.resumable():
@@ -144,7 +145,7 @@ def _space(parts: list[str]) -> Space:
     )
 
 
-def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
+def _tuning_plan(plan: Plan, out: Path, workers: int | None, engine: Engine) -> list[str]:
     from gflowout.experiments import estimates
     from gflowout.tuning.plan import STUDY, known
 
@@ -164,7 +165,7 @@ def _tuning_plan(plan: Plan, out: Path, workers: int | None) -> list[str]:
     prices = estimates.from_records(out, [STUDY])
     price = estimates.first(typical.values())
     return lines + estimates.report(
-        kinds, prices, lambda kind: estimates.measure(price(kind), plan.work), workers
+        kinds, prices, lambda kind: estimates.measure(price(kind), plan.work, engine), workers
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gflowout.runs import Run, records
+from gflowout.runs import Engine, Inline, Pool, Run, records
 from gflowout.runs.table import span
 from gflowout.runs.work import Task, execute
 
@@ -48,12 +48,17 @@ def from_records(folder: Path, studies: Iterable[str], sort: Sort = by_method) -
     }
 
 
-def measure(run: Run, work: str) -> Price:
+def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
     """Do two epochs of a run here and now, in a temporary folder; the others take as long.
 
     What comes before, such as reading data, is counted once, and so is the start of a process. The
     first run of all is done twice: it also loads libraries. A run that tells nothing of its
     progress is taken to spend all its time in epochs, which makes the price too high.
+
+    Args:
+        run: One of the kind.
+        work: The function that does it.
+        engine: What will do the runs; by default one that starts a process for each.
     """
     options = run.to_dict()["options"]
     # Studies of the paper keep the configuration of all their arms under one key.
@@ -78,7 +83,7 @@ def measure(run: Run, work: str) -> Price:
         record = execute(Task(work, short, Path(folder)), hear)
     if record["error"] is not None:
         return Price(None, f"a short run failed: {record['error']['message']}")
-    whole, start = float(record["seconds"]), start_up()
+    whole, start = float(record["seconds"]), starting(engine)
     if few == epochs:
         return Price(start + whole, "measured once")
     if half and last:
@@ -96,6 +101,16 @@ def _warm_up(run: Run, work: str) -> None:
         _warm.add(work)
         with tempfile.TemporaryDirectory() as folder:
             execute(Task(work, run, Path(folder)), lambda *_: None)
+
+
+def starting(engine: Engine | None = None) -> float:
+    """Seconds that a run takes to start: none where it is done here or in a copy of this process.
+
+    Args:
+        engine: What will do the runs; by default one that starts a process for each.
+    """
+    copies = isinstance(engine, Pool) and engine.start == "fork"
+    return 0.0 if copies or isinstance(engine, Inline) else start_up()
 
 
 @functools.cache
