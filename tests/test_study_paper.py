@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 from data_files import write_mnist
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from gflowout.experiments import estimates, selection
 from gflowout.experiments import study as studies
 from gflowout.experiments.selection import Part
 from gflowout.experiments.study import Study
+from gflowout.pipeline import plan as plans
 from gflowout.report.content import Section
 from gflowout.runs import Inline, Pool, Run, read, run_study
 
@@ -205,7 +207,7 @@ def test_a_price_from_a_few_steps(tmp_path, monkeypatch, toys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="copies of a process are for Linux")
-def test_the_start_of_a_process_is_charged_where_there_is_one(tmp_path, monkeypatch, toys):
+def test_a_few_steps_are_measured_as_runs_are_done(tmp_path, monkeypatch, toys):
     write_mnist(tmp_path / "mnist", count=60)
     options = {"data.source": "mnist", "data.batch_size": 20, "fit.epochs": 1}
 
@@ -220,9 +222,18 @@ def test_the_start_of_a_process_is_charged_where_there_is_one(tmp_path, monkeypa
     monkeypatch.setattr(
         estimates, "sum_up", lambda total, *more: totals.append(total) or "estimated cost"
     )
+    threads, measured = set(), plans.plan
+    monkeypatch.setattr(
+        plans, "plan", lambda *given: threads.add(torch.get_num_threads()) or measured(*given)
+    )
     plan = ("study", "run", "good", "--out", tmp_path / "o", "--data-dir", tmp_path, "--dry-run")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     for more in (("cpu",), ("paper", "--engine", "inline"), ("paper",)):
         gflowout(*plan, "--preset", *more)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+    assert threads == {1}  # as a run has
     copied, here, fresh = totals
     assert copied < 1e6
     assert here < 1e6

@@ -361,6 +361,7 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     from gflowout.experiments.models import settings
     from gflowout.pipeline import plan, sources
     from gflowout.pipeline.config import ConfigError
+    from gflowout.runs.work import using_threads
 
     options = run.to_dict()["options"]
     if run.method not in ARMS or "data.source" not in options:
@@ -368,10 +369,11 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     dotted = {key: value for key, value in options.items() if "." in key}
     try:
         wanted = settings(ARMS[run.method], dotted, options.get("tuned", {}), run.seed)
-        began = time.perf_counter()
-        task = sources.load(wanted.data, wanted.seed)
-        reading = time.perf_counter() - began
-        seconds = starting(engine) + reading + plan.plan(wanted, task).total
+        with using_threads(1):  # as runs have
+            began = time.perf_counter()
+            task = sources.load(wanted.data, wanted.seed)
+            reading = time.perf_counter() - began
+            seconds = starting(engine) + reading + plan.plan(wanted, task).total
     except ConfigError:
         return None
     except DataError as error:

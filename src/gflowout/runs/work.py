@@ -162,7 +162,7 @@ def execute(task: Task, progress: Report) -> dict[str, Any]:
     Returns:
         The record, of a success or a failure.
     """
-    with _threads(task.threads):
+    with using_threads(task.threads):
         around = surroundings(task.work, torch.get_num_threads())
         started, clock = records.now(), time.perf_counter()
         result: dict[str, Any] | None = None
@@ -230,7 +230,8 @@ def _commit(file: Path | None) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def using_threads(number: int) -> Iterator[None]:
+    """Compute with so many threads for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
