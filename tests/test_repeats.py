@@ -82,6 +82,9 @@ def test_command(tmp_path: Path) -> None:
     said = gflowout("study", "compare", first, second, code=2)
     assert "no run with figures to compare is in both" in said
     assert "nowhere: no such folder" in gflowout("study", "compare", first, "nowhere", code=2)
+    plan = first / "runs.jsonl"
+    assert "runs.jsonl: not a folder" in gflowout("study", "compare", first, plan, code=2)
+    assert "runs.jsonl: not a folder" in gflowout("study", "list", plan, code=2)
 
 
 def test_command_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

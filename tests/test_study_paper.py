@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gflowout import commands, study_paper
 from gflowout.data import store
-from gflowout.experiments import estimates, selection
+from gflowout.experiments import cost, estimates, selection
 from gflowout.experiments import study as studies
 from gflowout.experiments.selection import Part
 from gflowout.experiments.study import Study
@@ -80,6 +80,11 @@ def toy(name, data=("mnist", "cifar10"), seeds=(0, 1), broken=False, borrows=Fal
         name, f"Title of {name}", "Does it?", "Table 9", "test_study_paper:work", runs,
         lambda records: Section(), tuning,
     )  # fmt: skip
+
+
+def whole(preset, chosen):
+    """One run that has all methods, as in the study of cost."""
+    return [Run("whole", "all", "mlp", 0)]
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +151,8 @@ def test_all_goes_on_after_failures_and_sums_up(tmp_path):
     assert re.search(r"failed: bad-seed-mnist-mc-s3-\w+: RuntimeError: three", shown)
     assert re.search(r"broken +- +-", shown)
     assert re.search(r"broken: ValueError: no trial of none on mnist has a finite valid/nll", shown)
-    assert f"failures in full: gflowout study list {tmp_path}" in shown
+    assert f"failures in full, with tracebacks: {tmp_path}/*.failed-*.json" in shown
+    assert len(list(tmp_path.glob("*.failed-*.json"))) == 6
     assert re.search(r"borrows +30 +12 +18 +0 ", shown)
 
 
@@ -315,19 +321,47 @@ def test_the_list_says_what_studies_ask_and_their_sizes():
         (["good"], "good is a study of the paper: say how large with --preset"),
         (["good", "--preset", "big"], "big"),
         (["good", "--preset", "cpu", "--set", "fit.lr=1"], "--set is for study files"),
-        (["good", "--preset", "cpu", "--methods", "gflow"], "methods must be among none, mc, "
+        (["good", "--preset", "cpu", "--methods", "gflow"], "--methods must be among none, mc, "
          "gflowout, got gflow; did you mean 'gflowout'"),
-        (["good", "--preset", "cpu", "--data", "svhn"], "data must be among mnist, cifar10"),
-        (["good", "--preset", "cpu", "--seeds", "7"], "seeds must be among 0, 1, got 7"),
+        (["good", "--preset", "cpu", "--data", "svhn"], "--data must be among mnist, cifar10"),
+        (["good", "--preset", "cpu", "--seeds", "7"], "--seeds must be among 0, 1, got 7"),
+        (["good", "--preset", "cpu", "--methods", ""], "--methods must name at least one, got ''"),
+        (["good", "--preset", "cpu", "--data", ","], "--data must name at least one, got ','"),
+        (["good", "--preset", "cpu", "--seeds", ""], "--seeds must name at least one, got ''"),
+        (["all", "--preset", "cpu", "--data", "svhn", "--seeds", "3"],
+         "no run has these --methods, --data and --seeds together"),
+        (["whole", "--preset", "cpu", "--methods", "mc"],
+         "--methods: this study has no choice of them, got mc"),
         (["good", "--preset", "cpu", "--seeds", "a"], "--seeds must be numbers such as 0,1,2"),
         (["x.yaml", "--preset", "cpu"], "--preset is for studies of the paper"),
         (["x.yaml", "--methods", "mc"], "--methods is for studies of the paper"),
     ],
 )  # fmt: skip
-def test_wrong_usage(arguments, message, tmp_path):
+def test_wrong_usage(arguments, message, tmp_path, monkeypatch, toys):
+    module = types.ModuleType("whole")
+    module.STUDY = dataclasses.replace(
+        toys["good"], name="whole", runs=whole, tuning=lambda preset: []
+    )
+    monkeypatch.setitem(sys.modules, "gflowout.experiments.whole", module)
+    monkeypatch.setattr(studies, "STUDIES", (*toys, "whole"))
     shown = gflowout("study", "run", *arguments, "--out", tmp_path / "o", code=2)
     assert re.search(message, shown)
     assert not (tmp_path / "o").exists()
+
+
+def test_one_of_a_kind_is_told_in_the_singular(tmp_path, monkeypatch, toys):
+    def tuning(preset):
+        return toys["good"].tuning(preset)[:1]
+
+    study = dataclasses.replace(toys["good"], runs=whole, tuning=tuning)
+    monkeypatch.setattr(sys.modules["gflowout.experiments.good"], "STUDY", study)
+    plan = command("good", tmp_path / "o", "--dry-run")
+    assert "good, cpu: 1 trial and 1 run, records in" in plan
+    assert "smoke 1 trial + 1 run;" in gflowout("study", "list")
+
+
+def test_the_methods_of_the_study_of_cost_are_not_a_choice():
+    assert {run.method for run in cost.runs("smoke", {})} == {selection.WHOLE}
 
 
 def test_small_runs_are_copies_of_this_process(tmp_path):

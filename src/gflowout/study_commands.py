@@ -135,6 +135,7 @@ def _run_file(
     from gflowout.experiments import estimates, files
     from gflowout.experiments.study import sources
     from gflowout.runs import records, run_study
+    from gflowout.runs.table import counted
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
     finished = records.finished(out)
@@ -150,7 +151,7 @@ def _run_file(
             data_dir,
         )
     if dry_run:
-        typer.echo(f"{study.name}: {len(study.runs)} runs, records in {out}")
+        typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
         pick = estimates.first(study.runs)
         lines = estimates.report(
             estimates.tally(study.runs, finished),
@@ -256,4 +257,5 @@ def compare(
 
 def _must_be_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder")
+        fault = "not a folder" if folder.exists() else "no such folder"
+        raise FileNotFoundError(f"{folder}: {fault}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import time
 import traceback
@@ -62,12 +63,12 @@ def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
     """The part of a study that the options ask for."""
     from gflowout.experiments.selection import Part
 
-    numbers = _words(seeds)
+    numbers = _words("--seeds", seeds)
     for each in numbers or ():
         if not each.isdecimal():
             raise ValueError(f"--seeds must be numbers such as 0,1,2, got {seeds!r}")
     wanted = None if numbers is None else [int(each) for each in numbers]
-    return Part(_words(methods), _words(data), wanted)
+    return Part(_words("--methods", methods), _words("--data", data), wanted)
 
 
 def run(
@@ -96,7 +97,7 @@ def run(
     """
     from gflowout.experiments import study as studies
     from gflowout.extras import MissingExtraError
-    from gflowout.runs import BusyError
+    from gflowout.runs import BusyError, records
 
     how["engine"] = _quick(how["engine"], preset)
     rows = [["study", "runs", "done", "done before", "failed", "time"]]
@@ -126,8 +127,8 @@ def run(
         troubles += failed
     for line in aligned(rows):
         typer.echo(line)
-    if troubles:
-        troubles.append(f"failures in full: gflowout study list {out}")
+    if troubles and records.failures(out):
+        troubles.append(f"failures in full, with tracebacks: {out}{os.sep}*.failed-*.json")
     for line in troubles:
         typer.echo(line)
     return 1 if troubles else 0
@@ -152,9 +153,10 @@ def dry_run(
     from gflowout.experiments import estimates
     from gflowout.experiments import study as studies
     from gflowout.runs import records
+    from gflowout.runs.table import counted
 
     finished = records.finished(out) if out.is_dir() else set()
-    counted: set[str] = set()
+    planned: set[str] = set()
     trained: set[str] = set()
     total, certain = 0.0, True
     loaded = _load(names, preset, part, out)
@@ -166,14 +168,14 @@ def dry_run(
             typer.echo(f"{each.name}: {_said(each.error)}")
             certain = False
             continue
-        trials = [trial for trial in each.plan.trials if trial.id not in counted]
-        counted |= {trial.id for trial in trials}
+        trials = [trial for trial in each.plan.trials if trial.id not in planned]
+        planned |= {trial.id for trial in trials}
         shared = len(each.plan.trials) - len(trials)
         also = f" ({shared} of them counted above)" if shared else ""
         later = "" if each.plan.tuned else "; trials choose the options of the runs"
         typer.echo(
-            f"{each.name}, {preset}: {len(each.plan.trials)} trials{also} and "
-            f"{len(each.plan.runs)} runs, records in {out}{later}"
+            f"{each.name}, {preset}: {counted(len(each.plan.trials), 'trial')}{also} and "
+            f"{counted(len(each.plan.runs), 'run')}, records in {out}{later}"
         )
         known = estimates.from_records(out, [studies.TUNING, each.name], _sort)
         if each.study.seconds is not None:
@@ -194,7 +196,8 @@ def dry_run(
             lines, seconds, sure = estimates.left_to_do(kinds, known, price)
         if spared:
             lines.append(
-                f"{spared} runs on networks that others train: scoring alone, which is not counted"
+                f"{counted(spared, 'run')} on networks that others train: scoring alone, which is "
+                "not counted"
             )
         for line in lines:
             typer.echo(f"  {line}")
@@ -206,6 +209,7 @@ def catalogue() -> Iterator[str]:
     """The studies in words: what they ask, and how large they are."""
     from gflowout.experiments import selection
     from gflowout.experiments import study as studies
+    from gflowout.runs.table import counted
 
     nowhere = Path("no such folder")
     for name in studies.STUDIES:
@@ -219,7 +223,7 @@ def catalogue() -> Iterator[str]:
         yield f"{name}: {study.title} ({where})"
         yield f"    {study.question}"
         sizes = [
-            f"{preset} {len(plan.trials)} trials + {len(plan.runs)} runs"
+            f"{preset} {counted(len(plan.trials), 'trial')} + {counted(len(plan.runs), 'run')}"
             for preset, plan in plans.items()
         ]
         yield f"    {'; '.join(sizes)}"
@@ -253,7 +257,7 @@ def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loa
             if len(names) == 1:
                 raise
             found.append(_Loaded(name, error=error))
-    selection.check(part, runs)
+    selection.check(part, runs, "--")
     for each in found:
         if each.plan is not None and not each.plan.runs:
             typer.echo(f"{each.name}: left out, none of its runs is asked for", err=True)
@@ -382,10 +386,13 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     return Price(seconds, f"from a few steps{early}; scoring comes on top")
 
 
-def _words(text: str | None) -> list[str] | None:
+def _words(option: str, text: str | None) -> list[str] | None:
     if text is None:
         return None
-    return [word.strip() for word in text.split(",") if word.strip()]
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise ValueError(f"{option} must name at least one, got {text!r}")
+    return words
 
 
 def _said(error: Exception | None) -> str:

@@ -18,6 +18,9 @@ from gflowout.runs import Run, records
 Pair = tuple[str, str]
 """Data and arm."""
 
+WHOLE = "all"
+"""``Run.method`` of a study whose runs each have all methods."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -115,12 +118,13 @@ def plan(study: Study, preset: str, folder: Path) -> Plan:
     return Plan(trials, study.runs(preset, choice), tuned)
 
 
-def check(part: Part, runs: Sequence[Run]) -> None:
+def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
     """Refuse names and seeds that no run has.
 
     Args:
         part: What is wanted.
         runs: All that there is.
+        prefix: What comes before a name in messages: dashes if it is an option of a command.
 
     Raises:
         ValueError: With what there is.
@@ -131,13 +135,16 @@ def check(part: Part, runs: Sequence[Run]) -> None:
         ("seeds", part.seeds, {run.seed: None for run in sorted(runs, key=lambda r: r.seed)}),
     ):
         for each in wanted or ():
+            if each not in known and list(known) == [WHOLE]:
+                raise ValueError(f"{prefix}{option}: this study has no choice of them, got {each}")
             if each not in known:
                 raise ValueError(
-                    f"{option} must be among {', '.join(map(str, known))}, got {each}"
+                    f"{prefix}{option} must be among {', '.join(map(str, known))}, got {each}"
                     f"{checks.suggest(each, map(str, known)) if isinstance(each, str) else ''}"
                 )
     if runs and not any(part.has(run) for run in runs):
-        raise ValueError("no run has these methods, data and seeds together")
+        names = [f"{prefix}{name}" for name in ("methods", "data", "seeds")]
+        raise ValueError(f"no run has these {names[0]}, {names[1]} and {names[2]} together")
 
 
 def _first(trials: Sequence[Run]) -> dict[Pair, Options]:

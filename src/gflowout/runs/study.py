@@ -14,7 +14,7 @@ from gflowout.runs import engines, locks, records
 from gflowout.runs.child import Limits
 from gflowout.runs.engines import Ended, Engine, Event
 from gflowout.runs.spec import Run
-from gflowout.runs.table import Tally, display, span
+from gflowout.runs.table import Tally, counted, display, span
 from gflowout.runs.work import Task, resolve
 
 SCRATCH = ".scratch"
@@ -51,7 +51,7 @@ class Summary:
 
     def __str__(self) -> str:
         head = (
-            f"{self.total} runs: {self.done} done, {self.skipped} done before, "
+            f"{counted(self.total, 'run')}: {self.done} done, {self.skipped} done before, "
             f"{len(self.failed)} failed, in {span(self.seconds)}"
         )
         return "\n".join([head, *(f"failed: {name}: {why}" for name, why in self.failed.items())])
