@@ -97,8 +97,8 @@ def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> Non
     records = [each for data in robustness.DATA for each in robust(data, GAP)]
     section = robustness.section(records)
     text = (
-        "Accuracy on rotated MNIST: GFlowOut is better than No dropout, MC dropout, Concrete "
-        "dropout and Contextual dropout (3 paired seeds, 95 %, Holm)."
+        "Accuracy on rotated MNIST: GFlowOut is better than any other method (3 paired seeds, "
+        "95 %, Holm)."
     )
     assert text in section.findings
     claims = section.claims

@@ -24,7 +24,7 @@ LEAST_SEEDS = 3
 SLACK = 0.01
 """A difference in a share or an AUROC that is taken for none: a point."""
 MANY = 3
-"""Up to so many arms that are not told apart are named in a sentence."""
+"""Up to so many arms are named in a sentence, if all or all the others are alike."""
 
 SUPERIOR = (
     "A claim that one method beats another is reproduced if it is better in every metric, paired "
@@ -248,10 +248,10 @@ def overview(
     names: dict[str, list[str]] = {}
     for label, each in found.items():
         names.setdefault(each.firm, []).append(titles.get(label, label))
-    if len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:
-        names["no difference seen"] = [
-            "any other method" if len(names) == 1 else "the other methods"
-        ]
+    if len(names) == 1 and len(found) > MANY:
+        names = {verdict: ["any other method"] for verdict in names}
+    elif len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:
+        names["no difference seen"] = ["the other methods"]
     parts = [
         f"{words} {_listed(names[verdict])}"
         for verdict, words in (
