@@ -88,7 +88,8 @@ class TestPooling:
         pred = ensemble.predict(x, samples=6, generator=seeded())
         source = seeded()
         parts = [one.predict(x, samples=3, generator=source) for one in ensemble.members]
-        assert torch.equal(pred.samples, torch.cat([part.samples for part in parts]))
+        # Not to the last digit: several threads share a larger batch otherwise.
+        assert_close(pred.samples, torch.cat([part.samples for part in parts]))
 
     def test_an_ensemble_of_one_is_its_member(self) -> None:
         x, _ = batch()
