@@ -254,7 +254,8 @@ def fake_studies(monkeypatch, *names, data=None):
                 for seed in range(2)
             ]
 
-        return type(study)(**{**vars(study), "section": say, "runs": runs})
+        needs = lambda run: [run.data] if run.data == "mnist" else []  # noqa: E731
+        return type(study)(**{**vars(study), "section": say, "runs": runs, "needs": needs})
 
     monkeypatch.setattr(build, "get", get)
     spec = build.importlib.util.find_spec

@@ -177,12 +177,13 @@ def list_(
     """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage(), plain_records():
         from gflowout.experiments import files
+        from gflowout.runs import records
 
         if folder is None:
             for line in study_paper.catalogue():
                 typer.echo(line)
             return
-        _must_be_folder(folder)
+        records.must_be_folder(folder)
         found = files.standing(folder)
         if not found.counts:
             typer.echo(f"{folder}: no runs here")
@@ -219,7 +220,7 @@ def compare(
 
         folders = (first, second)
         for folder in folders:
-            _must_be_folder(folder)
+            records.must_be_folder(folder)
         done, again = (read(folder, "done") for folder in folders)
         found = repeats(done, again, tolerance)
         mine, theirs = ({record["id"] for record in each} for each in (done, again))
@@ -253,9 +254,3 @@ def compare(
         typer.echo(f"{same} of {runs} runs have the same figures.")
         if same < runs or any(hurt.values()):
             raise typer.Exit(1)
-
-
-def _must_be_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        fault = "not a folder" if folder.exists() else "no such folder"
-        raise FileNotFoundError(f"{folder}: {fault}")

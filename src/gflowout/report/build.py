@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gflowout import checks
-from gflowout.data.catalog import ENTRIES
 from gflowout.experiments import presets, summary
 from gflowout.experiments.study import PRESETS, STUDIES, TUNING, Study, get
 from gflowout.report import generic, tables
 from gflowout.report.content import Section, Table
-from gflowout.runs import records
+from gflowout.runs import Run, records
 
 Record = Mapping[str, Any]
 
@@ -166,9 +165,7 @@ def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:
         NothingDoneError: If no run is done.
         ValueError: If a study has no record.
     """
-    if not folder.is_dir():
-        what = "not a folder, but a file" if folder.exists() else "no such folder"
-        raise FileNotFoundError(f"{folder}: {what}")
+    records.must_be_folder(folder)
     found = records.read(folder, records.DONE)
     if not found:
         raise NothingDoneError(f"{folder}: no run is done here")
@@ -281,8 +278,12 @@ def _commands(folder: Path, kept: Sequence[Record], parts: Sequence[Part]) -> li
             file = shlex.quote(f"{part.name}.yaml")
             made.append(f"gflowout study run {file} --out {where}")
         elif part.study is not None:
-            own = {str(record["data"]) for record in kept if record["study"] == part.name}
-            data = " --data-dir data" if any(map(_on_disk, own)) else ""
+            own = [Run.from_dict(record) for record in kept if record["study"] == part.name]
+            data = (
+                " --data-dir data"
+                if any(name for run in own for name in part.study.needs(run))
+                else ""
+            )
             choice = f"  # PRESET: {', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
             made += [
                 f"gflowout study run {part.name} --preset {preset} --out {where}{data}"
@@ -303,8 +304,3 @@ def _where(folder: Path) -> tuple[str, list[str]]:
         return shlex.quote(folder.relative_to(Path.cwd()).as_posix()), []
     name = shlex.quote(folder.name)
     return name, [f"# in the folder that has {name}:"]
-
-
-def _on_disk(data: str) -> bool:
-    """Whether data are files of the catalogue, or made of them, such as ``eicu-noise``."""
-    return any(data == name or data.startswith(f"{name}-") for name in ENTRIES)

@@ -43,9 +43,7 @@ def slots(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, int]:
     found: dict[str, int] = {}
     names = list(dict.fromkeys(names))
     free = [slot for slot in range(len(LIGHT)) if slot >= len(_ORDER)]
-    if not any(
-        name in _OWN for name in [*names, *beside]
-    ):  # the best colours for those who are alone
+    if _OWN.keys().isdisjoint([*names, *beside]):  # the best colours for those who are alone
         free = [5, 6, 1, 3, 4, 2, 7, 0, 8, *free]
     for name in names:
         if name in _OWN:

@@ -207,6 +207,17 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
     return records
 
 
+def must_be_folder(folder: str | Path) -> None:
+    """Refuse what is no folder.
+
+    Raises:
+        FileNotFoundError: If there is none, or a file in its place.
+    """
+    if not Path(folder).is_dir():
+        fault = "not a folder, but a file" if Path(folder).exists() else "no such folder"
+        raise FileNotFoundError(f"{folder}: {fault}")
+
+
 def damaged(folder: str | Path) -> list[str]:
     """Names of the JSON files of a folder that are not whole records.
 
