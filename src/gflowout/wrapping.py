@@ -17,6 +17,7 @@ from gflowout.example import learn, split_example
 from gflowout.finding import SiteNames, find
 from gflowout.keys import PREFIX
 from gflowout.likelihoods import Likelihood
+from gflowout.memory_format import warn_of_unsafe_layers
 from gflowout.methods import METHODS
 from gflowout.model import MaskedModel
 from gflowout.sites import Site
@@ -101,6 +102,7 @@ def wrap(
             "rename it"
         )
     learned, spec, output = learn(backbone, names, args, kwargs, padding)
+    warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
     model = assemble(backbone, method, learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
     return model

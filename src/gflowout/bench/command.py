@@ -16,6 +16,7 @@ from gflowout import checks
 from gflowout.bench.depth import depth_tables
 from gflowout.bench.export_tables import export_tables
 from gflowout.bench.memory import memory_table
+from gflowout.bench.memory_format import memory_format_tables
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.overhead import data_tables, fit_table
 from gflowout.bench.show import plot as draw
@@ -41,6 +42,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
         *depth_tables(resnet_repeats, width),
         memory_table(-(-mlp_repeats // 5)),
+        *memory_format_tables(resnet_repeats, quick),
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats, 10 if quick else 1),
         fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),

@@ -23,6 +23,7 @@ from gflowout.bench.timing import Case, Table, measure
 from gflowout.experiments.arms import ARMS
 from gflowout.experiments.cost_section import DATA, REFERENCE, section
 from gflowout.experiments.study import Chosen, Options, Study
+from gflowout.memory_format import to_fastest_format
 from gflowout.model import MaskedModel
 from gflowout.runs import Context, Result, Run, locks
 
@@ -118,8 +119,7 @@ def tables(data: str, options: Mapping[str, Any]) -> dict[str, Table]:
     def network() -> Any:
         if data == "mlp":
             return MLP()
-        narrow: Any = ResNet18(CLASSES, options["width"])
-        return narrow.to(memory_format=torch.channels_last)  # as networks are trained elsewhere
+        return to_fastest_format(ResNet18(CLASSES, options["width"]))  # as the other studies do
 
     def steps() -> dict[str, Case]:
         x, y = inputs(), torch.randint(CLASSES, (batch,))

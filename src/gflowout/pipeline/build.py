@@ -1,4 +1,4 @@
-"""Backbone and wrapped model from a configuration. Knows nothing of files or training."""
+"""Build the backbone and the wrapped model that a configuration describes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gflowout.backbones import MLP, ResNet18
+from gflowout.memory_format import to_fastest_format
 from gflowout.methods import METHODS
 from gflowout.model import MaskedModel
 from gflowout.pipeline.config import BackboneConfig, Config, ConfigError
@@ -38,9 +39,7 @@ def backbone(config: BackboneConfig, problem: Problem) -> Backbone:
         raise ConfigError(
             [f"backbone.name resnet18 takes images, {problem.source!r} is a table: take mlp"]
         )
-    network = ResNet18(outputs, config.width, config.order, in_channels=shape[0])
-    # Channels last: a third less time for a step of a narrow network on a CPU.
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return to_fastest_format(ResNet18(outputs, config.width, config.order, in_channels=shape[0]))
 
 
 def model(config: Config, problem: Problem, example: Tensor) -> MaskedModel:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gflowout.ensemble import Ensemble
 from gflowout.extras import require
+from gflowout.memory_format import warn_of_unsafe_layers
 from gflowout.model import MaskedModel
 from gflowout.training import checkpoints
 from gflowout.training.identity import identity, prepare
@@ -121,6 +122,7 @@ def fit(
     """
     options = options or FitOptions()
     _check(model, train, valid, options, folder)
+    warn_of_unsafe_layers(model.backbone)
     require("lightning", extra="train", purpose="gflowout.training.fit")
     from gflowout.training import module as modules
     from gflowout.training.callbacks import scores
