@@ -47,7 +47,7 @@ def fastest_format(module: nn.Module) -> torch.memory_format:
     """The memory format in which a network of 2-D convolutions trains fastest without a fault.
 
     ``channels_last`` where every convolution is safe in it, ``contiguous_format`` otherwise.
-    ``gflowout bench --only memory-format`` measures what it is worth.
+    ``gflowout bench --only channels-last`` measures what it is worth.
 
     Examples:
         >>> fastest_format(nn.Conv2d(8, 16, 1, stride=2))

@@ -22,7 +22,7 @@ def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
 
     def table(width: int) -> Table:
         return Table(
-            f"memory-format-{width}",
+            f"channels-last-{width}",
             f"Training step without masks, ResNet-18 of width {width}, batch 32",
             ("contiguous",),
             repeats,
