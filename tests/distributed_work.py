@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gflowout as gfo
-from gflowout import distributed
+from gflowout.core import distributed
+from gflowout.core.trajectory import Noise
 from gflowout.methods import contextual
-from gflowout.trajectory import Noise
 
 RANKS = 2
 EQUAL, UNEQUAL = (8, 8), (12, 4)
@@ -247,7 +247,7 @@ def messages() -> dict[str, list[Any]]:
 
 
 def functions(rank: int) -> dict[str, Any]:
-    """The functions of ``gflowout.distributed``, with a value per rank."""
+    """The functions of ``gflowout.core.distributed``, with a value per rank."""
     own, half = torch.tensor([[1.0 + rank, 10.0]]), torch.tensor([0.5 + rank]).bfloat16()
     alone = [dist.new_group([other]) for other in range(RANKS)][rank]
     both = dist.new_group(list(range(RANKS)))

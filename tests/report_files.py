@@ -7,10 +7,10 @@ import struct
 import zlib
 from datetime import UTC, datetime
 
-from gflowout.experiments.arms import ARMS
-from gflowout.experiments.study import Study
 from gflowout.report.build import Facts, Part, Report
-from gflowout.report.content import (
+from gflowout.runs import Run, records
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.content import (
     Bars,
     Cell,
     Claim,
@@ -26,7 +26,7 @@ from gflowout.report.content import (
     Table,
     Text,
 )
-from gflowout.runs import Run, records
+from gflowout.studies.framework.study import Study
 
 TITLES = [arm.title for arm in ARMS.values()]
 SEVERITIES = [0, 1, 2, 3, 4, 5]
@@ -107,7 +107,7 @@ def study(name="robustness", title="Accuracy and calibration under shift"):
         title=title,
         question="Do learned masks keep a network accurate and honest when its inputs change?",
         paper="Table 1, Figure 2",
-        work=f"gflowout.experiments.{name}:work",
+        work=f"gflowout.studies.{name}:work",
         runs=lambda preset, chosen: [],
         section=lambda found: Section(),
     )

@@ -14,11 +14,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from gflowout.experiments import clinical_section, robustness, vqa_section
-from gflowout.experiments.arms import ARMS
-from gflowout.experiments.compare import by_seed, paired
-from gflowout.experiments.summary import mean_error
 from gflowout.runs import read
+from gflowout.studies import clinical_section, robustness, vqa_section
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.compare import by_seed, paired
+from gflowout.studies.framework.summary import mean_error
 
 ROOT = Path(__file__).parents[2]
 INK, PAPER = "#1b1b1b", "#fcfcfa"

@@ -12,16 +12,17 @@ Examples:
     torch.Size([16])
 """
 
-from gflowout.ensemble import Ensemble, EnsembleLosses
-from gflowout.inclusion import Inclusion
-from gflowout.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
-from gflowout.methods.base import Losses
-from gflowout.model import MaskedModel
-from gflowout.predictive import Predictive
-from gflowout.serialization import load, save
-from gflowout.sites import Site
-from gflowout.units import Units
-from gflowout.wrapping import unwrap, wrap
+import gflowout.methods  # noqa: F401  (fills METHODS)
+from gflowout.core.ensemble import Ensemble, EnsembleLosses
+from gflowout.core.inclusion import Inclusion
+from gflowout.core.likelihoods import Binary, Categorical, Gaussian, Likelihood, MultiLabel
+from gflowout.core.method import Losses
+from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
+from gflowout.core.serialization import load, save
+from gflowout.core.sites import Site
+from gflowout.core.units import Units
+from gflowout.core.wrap import unwrap, wrap
 
 __version__ = "0.1.0"
 

@@ -100,8 +100,8 @@ def draws() -> dict[str, Any]:
 
 def runs() -> dict[str, Any]:
     """By study and preset, how many trials and runs there are, and a digest of their ids."""
-    from gflowout.experiments.selection import plan
-    from gflowout.experiments.study import PRESETS, STUDIES, get
+    from gflowout.studies.framework.selection import plan
+    from gflowout.studies.framework.study import PRESETS, STUDIES, get
 
     content = {}
     for name in STUDIES:
@@ -119,7 +119,7 @@ def help_pages() -> str:
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from gflowout.commands import app
+    from gflowout.cli.commands import app
 
     runner = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"})
     pages = []

@@ -12,7 +12,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks
+from gflowout.core import checks
 
 
 def attention_weights(scores: Tensor, padding: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks
 from gflowout.backbones.mcan import MCAN
+from gflowout.core import checks
 
 
 class ConvGrid(nn.Module):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks
 from gflowout.backbones.attention import AttentionReduction, MultiHeadAttention, feed_forward
+from gflowout.core import checks
 
 PADDING_TOKEN = 0
 """Token that stands for no word."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from gflowout import checks
+from gflowout.core import checks
 
 MNIST_WIDTHS = (784, 300, 100, 10)
 """Input, two hidden layers and classes of the paper's MNIST network."""

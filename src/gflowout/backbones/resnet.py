@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gflowout import checks
+from gflowout.core import checks
 
 Order = Literal["conv-bn", "bn-conv"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from gflowout import checks
 from gflowout.bench.depth import depth_tables
 from gflowout.bench.export_tables import export_tables
 from gflowout.bench.memory import memory_table
@@ -24,6 +23,7 @@ from gflowout.bench.show import screen, shown, targets, write
 from gflowout.bench.targets import reached
 from gflowout.bench.timing import Table, environment, measure
 from gflowout.bench.work_tables import work_tables
+from gflowout.core import checks
 
 FORMAT = 2
 MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
 from gflowout.bench.timing import Case, Table
-from gflowout.extras import require
+from gflowout.core.optional import require
 from gflowout.methods import METHODS
 
 DRAWS = 20

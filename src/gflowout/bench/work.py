@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gflowout.model import MaskedModel
+from gflowout.core.model import MaskedModel
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.data import arrays, seeds
+from gflowout.core import checks, random
+from gflowout.data import arrays
 from gflowout.data.transforms import Augment, Transform, check_transform
 
 
@@ -175,7 +175,7 @@ class Batches:
         """Rows of an epoch in the order of their visit, int64."""
         if not self.shuffle or self.seed is None:
             return torch.arange(self.rows)
-        generator = seeds.generator(self.seed, "order", epoch)
+        generator = random.generator(self.seed, "order", epoch)
         if self.weights is None:
             return torch.randperm(self.rows, generator=generator)
         return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
@@ -190,7 +190,7 @@ class Batches:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:
             # Its own generator for each batch, so that one can start in the middle.
-            generator = seeds.generator(self.seed, "augment", epoch, batch, self.rank)
+            generator = random.generator(self.seed, "augment", epoch, batch, self.rank)
             taken[0] = self.augment(taken[0], generator=generator)
         if self.transform is not None:
             taken[0] = self.transform(taken[0])

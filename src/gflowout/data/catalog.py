@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflowout import checks
+from gflowout.core import checks
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.data import arrays, resample, seeds
+from gflowout.core import checks, random
+from gflowout.data import arrays, resample
 from gflowout.data.overlays import crop_overlays, fit_overlays, load_overlays
 
 KINDS = ("snow", "frost", "gaussian_noise")
@@ -177,7 +177,7 @@ def corrupt(
     result = torch.empty_like(images)
     for block, start in enumerate(range(0, len(images), _BLOCK)):
         part = slice(start, start + _BLOCK)
-        result[part] = apply(images[part], seeds.generator(seed, kind, block))
+        result[part] = apply(images[part], random.generator(seed, kind, block))
     return result
 
 

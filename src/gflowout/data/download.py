@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gflowout.core.optional import require
 from gflowout.data import store
 from gflowout.data.archives import unpack
 from gflowout.data.catalog import Download, Entry, entry
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.resume import Progress, Resuming
 from gflowout.data.sums import published_hash
-from gflowout.extras import require
 
 PARTIAL = ".partial"
 _PURPOSE = "downloading data"

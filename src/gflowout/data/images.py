@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data import store
 from gflowout.data.catalog import ENTRIES, entry
 from gflowout.data.errors import DataError, MissingDataError

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gflowout import extras
+from gflowout.core import optional
 from gflowout.data import arrays, resample, store
 from gflowout.data.errors import DataError, MissingDataError
 
@@ -34,7 +34,7 @@ def load_overlays(data_dir: str | Path | None = None) -> list[Tensor]:
         DataError: If one of them cannot be read.
     """
     folder = store.locate("frost", data_dir)
-    pillow = extras.require("PIL.Image", extra="data", purpose="reading frost overlays")
+    pillow = optional.require("PIL.Image", extra="data", purpose="reading frost overlays")
     overlays = []
     for name in OVERLAYS:
         path = folder / name

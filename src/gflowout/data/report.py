@@ -1,7 +1,7 @@
 """What is there of a data set, whether it is as published, and what is in it.
 
 Collects facts as text and numbers; printing them is the business of
-:mod:`gflowout.data_commands`.
+:mod:`gflowout.cli.data`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gflowout.core.optional import require
 from gflowout.data.errors import DataError
-from gflowout.extras import require
 
 TRIES = 4  # attempts in a row that bring nothing new
 PAUSE = 0.5  # seconds before the second attempt; doubles with every further one

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
+from gflowout.core.random import generator
 from gflowout.data import show, store
 from gflowout.data.catalog import entry
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
 from gflowout.data.errors import DataError
 from gflowout.data.images import ImageSet, load_corrupted, load_images
 from gflowout.data.overlays import OVERLAYS, load_overlays
-from gflowout.data.seeds import generator
 from gflowout.data.shifts import rotate
-from gflowout.extras import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout import checks
-from gflowout.data import arrays, seeds
+from gflowout.core import checks, random
+from gflowout.data import arrays
 
 _BLOCK = 512  # images that are turned at once
 _ROWS = 64  # rows of features that are changed at once
@@ -37,7 +37,7 @@ def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> 
     checks.integer("count", count, low=0)
     low = checks.number("low", low)
     high = checks.number("high", high, low=low)
-    drawn = torch.rand(count, dtype=torch.float64, generator=seeds.generator(seed, "rotate"))
+    drawn = torch.rand(count, dtype=torch.float64, generator=random.generator(seed, "rotate"))
     return low + (high - low) * drawn
 
 
@@ -132,7 +132,7 @@ def label_noise(
     classes = checks.integer("classes", classes, low=1)
     if len(labels) and int(labels.max()) >= classes:
         raise ValueError(f"labels must be less than classes={classes}, got {int(labels.max())}")
-    generator = seeds.generator(seed, "label_noise")
+    generator = random.generator(seed, "label_noise")
     count = round(fraction * len(labels))
     points = torch.randperm(len(labels), generator=generator)[:count]
     drawn = torch.zeros(len(labels), dtype=torch.bool)
@@ -200,7 +200,7 @@ def feature_noise(
         noise = torch.stack(
             [
                 torch.randn(
-                    features.shape[1:], generator=seeds.generator(seed, "feature_noise", number)
+                    features.shape[1:], generator=random.generator(seed, "feature_noise", number)
                 )
                 for number in index[part].tolist()
             ]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.data import arrays
-from gflowout.extras import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

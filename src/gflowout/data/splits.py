@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.data import seeds
+from gflowout.core import checks, random
 
 _INTEGRAL: Any = Integral  # NumPy's integers, too
 
@@ -53,7 +52,7 @@ def split(
     n = checks.integer("n", n, low=1)
     sizes = _sizes(n, fractions)
     parts = len(sizes)
-    generator = seeds.generator(seed, "split")
+    generator = random.generator(seed, "split")
     # What is left over is a part of its own until the end.
     quotas = [*sizes, n - sum(sizes)]
     if groups is not None and stratify is not None:

@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gflowout.core.optional import require
 from gflowout.data.catalog import ENTRIES, Entry, entry
 from gflowout.data.errors import DataError, MissingDataError, unreadable
-from gflowout.extras import require
 
 VARIABLE = "GFLOWOUT_DATA"
 _BLOCK = 1 << 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from gflowout.core.optional import require
 from gflowout.data.catalog import Download
 from gflowout.data.errors import DataError
 from gflowout.data.resume import TIMEOUT
-from gflowout.extras import require
 
 _LINE = re.compile(r"\\?([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data import arrays
 
 Transform = Callable[[Tensor], Tensor]

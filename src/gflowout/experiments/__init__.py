@@ -1,1 +1,1 @@
-"""Studies that tell what to trust, one file each; run as ``gflowout study NAME``."""
+"""Moved to :mod:`gflowout.studies`."""

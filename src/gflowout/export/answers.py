@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gflowout import uncertainty
-from gflowout.likelihoods import Categorical, Gaussian, Likelihood
+from gflowout.core import uncertainty
+from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
 
 NAMES = frozenset(
     {

@@ -17,15 +17,15 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from gflowout import tree
-from gflowout.calls import Args, Kwargs, logits_of, named_tensors
-from gflowout.drawing import Runner
-from gflowout.ensemble import Ensemble
+from gflowout.core import tree
+from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.members import check_same_sites
+from gflowout.core.model import MaskedModel
+from gflowout.core.runner import Runner
+from gflowout.core.trajectory import Noise, Trajectory
 from gflowout.export.answers import NAMES, answers
 from gflowout.export.noise import Hashed
-from gflowout.members import check_same_sites
-from gflowout.model import MaskedModel
-from gflowout.trajectory import Noise, Trajectory
 
 SEED = "seed"
 """Name of the input that decides all draws."""

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.export.check import Answer, check_one_row
 from gflowout.export.deployed import Deployed, ExportError
 from gflowout.export.translations import translations
-from gflowout.extras import require
 
 FORMATS = ("onnx", "torch-export")
 """What a file can be."""

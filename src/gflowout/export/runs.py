@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gflowout.app.preprocess import Images, Problem
+from gflowout.app.run import Trained
 from gflowout.export.prepare import EncodedRows, ScaledImages
 from gflowout.export.writing import Exported, export
-from gflowout.pipeline.preprocess import Images, Problem
-from gflowout.pipeline.run import Trained
 
 _ROWS = 3
 """Of the call that a file is traced and checked with."""
@@ -26,7 +26,7 @@ def export_run(trained: Trained, path: str | os.PathLike[str], **options: Any) -
     """Write a trained model of a run folder as one file.
 
     Args:
-        trained: From :func:`gflowout.pipeline.run.load`.
+        trained: From :func:`gflowout.app.run.load`.
         path: Where to.
         **options: Those of :func:`gflowout.export.export`, but ``prepare``, ``scale`` and
             ``metadata``, which follow from the run.

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from gflowout.core.optional import require
 from gflowout.export import noise
-from gflowout.extras import require
 
 
 def translations() -> dict[Any, Any]:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 import gflowout
-from gflowout import checks, writing
-from gflowout.ensemble import Ensemble
-from gflowout.example import split_example
+from gflowout.core import atomic_io, checks
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.likelihoods import Gaussian
+from gflowout.core.model import MaskedModel
+from gflowout.core.probe import split_example
 from gflowout.export import formats
 from gflowout.export.check import Answer, largest_difference
 from gflowout.export.deployed import Deployed, ExportError
-from gflowout.likelihoods import Gaussian
-from gflowout.model import MaskedModel
 
 FORMAT = 1
 """Of the metadata."""
@@ -168,7 +168,7 @@ def export(
             answer = _opened(deployed, content, format)
             with torch.no_grad():
                 difference = largest_difference(deployed, answer, tolerance)
-    writing.put(place(target, overwrite), [content])  # somebody's file may be there by now
+    atomic_io.put(place(target, overwrite), [content])  # somebody's file may be there by now
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 

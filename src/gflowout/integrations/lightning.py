@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import compress, takewhile
 from typing import Any
 
-from gflowout import checks
-from gflowout.extras import require
+from gflowout.core import checks
+from gflowout.core.optional import require
 
 require("lightning", extra="train", purpose="gflowout.integrations.lightning")
 
@@ -24,14 +24,14 @@ import lightning  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gflowout.data import seeds  # noqa: E402
-from gflowout.finding import SiteNames  # noqa: E402
-from gflowout.likelihoods import Likelihood  # noqa: E402
-from gflowout.methods.base import Losses  # noqa: E402
-from gflowout.model import MaskedModel  # noqa: E402
-from gflowout.predictive import Predictive  # noqa: E402
+from gflowout.core import random  # noqa: E402
+from gflowout.core.find_sites import SiteNames  # noqa: E402
+from gflowout.core.likelihoods import Likelihood  # noqa: E402
+from gflowout.core.method import Losses  # noqa: E402
+from gflowout.core.model import MaskedModel  # noqa: E402
+from gflowout.core.predictive import Predictive  # noqa: E402
+from gflowout.core.wrap import wrap  # noqa: E402
 from gflowout.training.module import Unpack, apart, hits, inputs_of, unpack  # noqa: E402
-from gflowout.wrapping import wrap  # noqa: E402
 
 __all__ = ["MaskedMixin"]
 
@@ -247,7 +247,7 @@ class MaskedMixin(lightning.LightningModule):
     ) -> Predictive:
         told = self._told
         rank = self.global_rank if self._trainer is not None else 0
-        generator = seeds.generator(told.seed, "predict", loader, index, rank)
+        generator = random.generator(told.seed, "predict", loader, index, rank)
         if self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
         return self.masked.predict(*args, samples=told.samples, generator=generator, **kwargs)

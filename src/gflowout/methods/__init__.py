@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflowout.methods.base import Losses, Method, Options
+from gflowout.core.method import METHODS, Losses, Method, Options
 from gflowout.methods.combined import Combined
 from gflowout.methods.concrete import ConcreteDropout
 from gflowout.methods.contextual import ContextualDropout
@@ -14,8 +14,8 @@ from gflowout.methods.mc import MCDropout
 from gflowout.methods.none import NoDropout
 from gflowout.methods.variational import VariationalDropout
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method
+METHODS.update(
+    (method.name, method)
     for method in (
         GFlowOut,
         IDGFlowOut,
@@ -28,7 +28,7 @@ METHODS: dict[str, type[Method]] = {
         Masksembles,
         NoDropout,
     )
-}
+)
 
 __all__ = [
     "METHODS",

@@ -16,14 +16,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gflowout import objectives
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.core import objectives
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory, known
+from gflowout.methods._policy import check_policy, check_sizes
 from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
-from gflowout.methods.learned import check_policy, check_sizes
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory, known
 
 Walk = Callable[[int, Trajectory], Tensor]
 """``walk(site, trajectory)``: draws the shared mask of a site."""

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout import checks, policy
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import (
+from gflowout.core import checks, policy
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import (
     Losses,
     Method,
     Options,
@@ -36,9 +36,9 @@ from gflowout.methods.base import (
     examples_in_training,
     regularised_losses,
 )
-from gflowout.methods.numbers import SiteNumbers
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory
+from gflowout.methods._rates import SiteNumbers
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gflowout import checks, policy
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled
-from gflowout.methods.numbers import Starts
-from gflowout.sites import Site
-from gflowout.trajectory import Noise, Trajectory, known
+from gflowout.core import checks, policy
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Noise, Trajectory, known
+from gflowout.methods._rates import Starts
 
 NARROWEST = 8
 """Least width of a generator's hidden layer."""

@@ -25,12 +25,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, regularised_losses
-from gflowout.methods.numbers import SiteNumbers
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory
+from gflowout.core import checks
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Losses, Method, Options, Score, regularised_losses
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory
+from gflowout.methods._rates import SiteNumbers
 
 
 @dataclass(frozen=True)

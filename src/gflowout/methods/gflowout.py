@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks, objectives, policy
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, full_masks, scaled, split_draws
-from gflowout.methods.learned import (
+from gflowout.core import checks, objectives, policy
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory, known
+from gflowout.methods._policy import (
     check_policy,
     choosing,
     exploring,
@@ -25,9 +27,7 @@ from gflowout.methods.learned import (
     history_sizes,
     seen_of_earlier,
 )
-from gflowout.methods.numbers import Starts
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory, known
+from gflowout.methods._rates import Starts
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gflowout import checks, distributed, objectives, policy
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import (
+from gflowout.core import checks, distributed, objectives, policy
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import (
     Losses,
     Method,
     Options,
@@ -28,7 +28,9 @@ from gflowout.methods.base import (
     scaled,
     split_draws,
 )
-from gflowout.methods.learned import (
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Recorded, Trajectory, known
+from gflowout.methods._policy import (
     check_policy,
     check_sizes,
     choosing,
@@ -37,9 +39,7 @@ from gflowout.methods.learned import (
     history_sizes,
     seen_of_earlier,
 )
-from gflowout.methods.numbers import Starts
-from gflowout.sites import Site
-from gflowout.trajectory import Recorded, Trajectory, known
+from gflowout.methods._rates import Starts
 
 DEFAULT_GROUPS = 8
 

@@ -16,11 +16,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses, scaled
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory
+from gflowout.core import checks
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses, scaled
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gflowout import checks, policy
-from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses, scaled
-from gflowout.trajectory import Trajectory
+from gflowout.core import checks, policy
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses, scaled
+from gflowout.core.trajectory import Trajectory
 
 DEFAULT_RATE = 0.5
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gflowout.methods.base import Losses, Method, Options, Score, likelihood_losses
-from gflowout.trajectory import Trajectory
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
+from gflowout.core.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

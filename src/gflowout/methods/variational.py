@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout import checks
-from gflowout.likelihoods import Likelihood
-from gflowout.methods.base import (
+from gflowout.core import checks
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import (
     Losses,
     Method,
     Options,
@@ -32,9 +32,9 @@ from gflowout.methods.base import (
     examples_in_training,
     regularised_losses,
 )
-from gflowout.methods.numbers import SiteNumbers
-from gflowout.sites import Site
-from gflowout.trajectory import Trajectory
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory
+from gflowout.methods._rates import SiteNumbers
 
 LARGEST = 8.0
 """Bound of log alpha: a unit that nothing needs would drift upwards for ever."""

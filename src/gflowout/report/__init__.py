@@ -1,1 +1,1 @@
-"""Tables, plots and pages from what studies say; see :mod:`gflowout.report.content`."""
+"""Tables, plots and pages from what studies say; see :mod:`gflowout.studies.framework.content`."""

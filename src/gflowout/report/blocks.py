@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from gflowout.report import colours, plots, tables
-from gflowout.report.content import (
+from gflowout.studies.framework.content import (
     OURS,
     Block,
     Column,

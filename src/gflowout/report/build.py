@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gflowout import checks
-from gflowout.experiments import presets, summary
-from gflowout.experiments.study import PRESETS, STUDIES, TUNING, Study, get
+from gflowout.core import checks
 from gflowout.report import generic, tables
-from gflowout.report.content import Section, Table
 from gflowout.runs import Run, records
+from gflowout.runs.work import current_name
+from gflowout.studies.framework import presets, summary
+from gflowout.studies.framework.content import Section, Table
+from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
 
 Record = Mapping[str, Any]
 
@@ -186,11 +187,11 @@ def _is_ours(record: Record) -> bool:
     name = record["study"]
     if name not in STUDIES:
         return False
-    module = f"gflowout.experiments.{name.replace('-', '_')}"
+    module = f"gflowout.studies.{name.replace('-', '_')}"
     if importlib.util.find_spec(module) is None:
         return False
     try:
-        return bool(record["work"] == get(name).work)
+        return bool(current_name(record["work"]) == get(name).work)
     except AttributeError:  # a module of that name that is no study
         return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gflowout.experiments.arms import ARMS
+from gflowout.studies.framework.arms import ARMS
 
 LIGHT = (
     *("#8a8087", "#c89700", "#4899e4", "#008148", "#f14ebf", "#de3210", "#383fcc", "#5d4343"),

@@ -1,7 +1,6 @@
 """What a report says of a study that it knows nothing about: all its numbers, as they are.
 
-Turns groups of records into the words of :mod:`gflowout.report.content`. Knows no study and no
-format.
+Turns groups of records into :mod:`gflowout.studies.framework.content`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflowout.experiments.summary import Group, mean_error, numbers
-from gflowout.report.content import (
+from gflowout.studies.framework.content import (
     Bars,
     Better,
     Block,
@@ -23,6 +21,7 @@ from gflowout.report.content import (
     Series,
     Table,
 )
+from gflowout.studies.framework.summary import Group, mean_error, numbers
 
 PLOTTED = 4
 """Metrics that get a plot; all are in the tables."""
@@ -37,7 +36,7 @@ def section(records: Sequence[Mapping[str, Any]], found: Sequence[Group]) -> Sec
 
     Args:
         records: Of its runs that are done.
-        found: The same in groups, from :func:`gflowout.experiments.summary.groups`.
+        found: The same in groups, from :func:`gflowout.studies.framework.summary.groups`.
     """
     blocks: list[Block] = []
     data = list(dict.fromkeys(group.data for group in found))

@@ -19,8 +19,8 @@ from typing import Any, get_args
 import gflowout
 from gflowout.report import blocks, colours, plots, tables, words
 from gflowout.report.build import Facts, Part, Report
-from gflowout.report.content import OURS, Claim, Table, Verdict
 from gflowout.runs.table import span
+from gflowout.studies.framework.content import OURS, Claim, Table, Verdict
 
 _DARK = {
     "page": "#121519",

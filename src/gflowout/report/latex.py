@@ -10,7 +10,7 @@ import unicodedata
 
 from gflowout.report import tables
 from gflowout.report.build import Part, Report
-from gflowout.report.content import OURS, Column, Table
+from gflowout.studies.framework.content import OURS, Column, Table
 
 WIDE = 6
 """Tables of more columns are set smaller."""

@@ -6,11 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from gflowout.experiments import summary
 from gflowout.report import plots, tables
 from gflowout.report.build import Part, Report
-from gflowout.report.content import Claim, Column, Row, Table, Text
 from gflowout.runs.table import span
+from gflowout.studies.framework import summary
+from gflowout.studies.framework.content import Claim, Column, Row, Table, Text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
 _INSIDE = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
@@ -43,7 +43,7 @@ def table(content: Table) -> str:
     """A table: the best figures bold, the paper's rows last and labelled.
 
     Examples:
-        >>> from gflowout.report.content import Cell
+        >>> from gflowout.studies.framework.content import Cell
         >>> print(table(Table("", "method", [Column("NLL", "low", 2)], [
         ...     Row("mc", [Cell(0.5, 0.1, 3)]), Row("none", [Cell(0.25, 0.1, 3)]),
         ...     Row("mc", [Cell(0.3)], "paper")])))

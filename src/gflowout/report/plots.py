@@ -7,7 +7,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gflowout.report.content import PAPER, Bars, Block, Cell, Curves, Heat, Points, Section, Series
+from gflowout.studies.framework.content import (
+    PAPER,
+    Bars,
+    Block,
+    Cell,
+    Curves,
+    Heat,
+    Points,
+    Section,
+    Series,
+)
 
 Plot = Curves | Points | Bars | Heat
 PLOTS = (Curves, Points, Bars, Heat)

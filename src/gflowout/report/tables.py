@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gflowout.report.content import OURS, PAPER, Cell, Column, Row, Table, Text
+from gflowout.studies.framework.content import OURS, PAPER, Cell, Column, Row, Table, Text
 
 ARROWS = {"high": "↑", "low": "↓", None: ""}
 FOLDED = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gflowout.experiments.arms import ARMS
+from gflowout.studies.framework.arms import ARMS
 
 METHODS = {
     "none": "A plain network, asked once.",

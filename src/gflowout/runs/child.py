@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs import records, worker
 from gflowout.runs.work import Report, Task, surroundings
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs.values import canonical, pack, plain
 
 _FIELDS = ("study", "method", "data", "seed", "options")

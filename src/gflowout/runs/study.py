@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs import engines, locks, records
 from gflowout.runs.child import Limits
 from gflowout.runs.engines import Ended, Engine, Event

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gflowout.extras import MissingExtraError, require
+from gflowout.core.optional import MissingExtraError, require
 from gflowout.runs.engines import Ended, Event, Progress, Started
 
 _REFRESH = 0.25  # seconds

@@ -23,7 +23,7 @@ from typing import Any, NotRequired, TypedDict
 
 import torch
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs import environment, locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.values import plain
@@ -100,6 +100,22 @@ class Task:
         return cls(values["work"], run, folder, values["attempt"], values["threads"])
 
 
+_MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflowout.studies."}
+
+
+def current_name(work: str) -> str:
+    """The name of a work function today, also if records or plans have an earlier one.
+
+    Examples:
+        >>> current_name("gflowout.experiments.cost:work")
+        'gflowout.studies.cost:work'
+    """
+    for before, now in _MOVED.items():
+        if str(work).startswith(before):
+            return now + work.removeprefix(before)
+    return work
+
+
 def resolve(work: str) -> Function:
     """The function of a name.
 
@@ -119,7 +135,7 @@ def resolve(work: str) -> Function:
     takes = "work must name a function as 'package.module:function', got"
     if not isinstance(work, str) or work.count(":") != 1:
         raise ValueError(f"{takes} {work!r}")
-    home, name = work.split(":")
+    home, name = current_name(work).split(":")
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:

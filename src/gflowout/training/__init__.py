@@ -28,7 +28,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("MaskedDataModule", "MaskedModule"):
-        from gflowout.extras import require
+        from gflowout.core.optional import require
 
         require("lightning", extra="train", purpose=f"gflowout.training.{name}")
         from gflowout.training import module

@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from gflowout.extras import require
+from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.alarms import ADVICE, DivergedError, TrainingWarning, alarms
 from gflowout.training.options import FitOptions, ended

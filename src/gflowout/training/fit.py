@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflowout.ensemble import Ensemble
-from gflowout.extras import require
-from gflowout.memory_format import warn_of_unsafe_layers
-from gflowout.model import MaskedModel
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.memory_format import warn_of_unsafe_layers
+from gflowout.core.model import MaskedModel
+from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.identity import identity, prepare
 from gflowout.training.options import FitOptions, choose_precision, ended

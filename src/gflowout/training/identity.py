@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
-from gflowout.model import MaskedModel
 from gflowout.training import checkpoints
 
 RUN = "run.json"

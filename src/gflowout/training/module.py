@@ -16,11 +16,11 @@ import lightning
 import torch
 from torch import Tensor
 
-from gflowout.data import seeds
+from gflowout.core import random
+from gflowout.core.likelihoods import Binary, Categorical
+from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
-from gflowout.likelihoods import Binary, Categorical
-from gflowout.model import MaskedModel
-from gflowout.predictive import Predictive
 from gflowout.training.alarms import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, optimisers, rate_factor
 from gflowout.training.statistics import EVERY, EpochStatistics
@@ -144,7 +144,7 @@ class MaskedModule(lightning.LightningModule):
         """Set the random state, the order of the batches and the learning rates of the epoch."""
         epoch = self.current_epoch
         torch.manual_seed(
-            seeds.generator(self.options.seed, "epoch", epoch, self.global_rank).initial_seed()
+            random.generator(self.options.seed, "epoch", epoch, self.global_rank).initial_seed()
         )
         self._statistics = EpochStatistics(self.model.sites)
         factor = rate_factor(self.options, epoch)
@@ -217,7 +217,7 @@ class MaskedModule(lightning.LightningModule):
         return self.model(*args, **kwargs)
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Predictive:
-        generator = seeds.generator(self.options.seed, "valid", index)
+        generator = random.generator(self.options.seed, "valid", index)
         if self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
         return self.model.predict(

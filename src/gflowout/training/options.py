@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from gflowout import checks
-from gflowout.model import MaskedModel
+from gflowout.core import checks
+from gflowout.core.model import MaskedModel
 
 OPTIMISERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "milestones")

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.methods.base import Losses
-from gflowout.sites import Site
+from gflowout.core.method import Losses
+from gflowout.core.sites import Site
 
 PARTS = ("total", "nll", "tb", "prior")
 EVERY = 10

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gflowout.model import MaskedModel
+from gflowout.core.model import MaskedModel
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.tuning.spaces import Choice
 
 if TYPE_CHECKING:
-    from gflowout.pipeline.config import Config
+    from gflowout.app.config import Config
     from gflowout.tuning.plan import Plan
     from gflowout.tuning.results import Tuned
 
@@ -26,7 +26,7 @@ def base_options(config: Config, methods: Sequence[str]) -> dict[str, Any]:
         config: The configuration.
         methods: Methods.
     """
-    from gflowout.pipeline.config import flat, with_changes
+    from gflowout.app.config import flat, with_changes
 
     found: dict[str, Any] = {}
     for method in methods:
@@ -43,7 +43,7 @@ def check(plan: Plan) -> None:
     Raises:
         ConfigError: One line for each problem.
     """
-    from gflowout.pipeline.config import ConfigError
+    from gflowout.app.config import ConfigError
 
     problems: dict[str, None] = {}
     for method, base in plan.base.items():
@@ -62,7 +62,7 @@ def check(plan: Plan) -> None:
 
 def configuration(options: Mapping[str, Any]) -> Config:
     """The configuration of a trial's options."""
-    from gflowout.pipeline.config import from_flat
+    from gflowout.app.config import from_flat
 
     return from_flat({key: value for key, value in options.items() if key != TEST})
 
@@ -81,7 +81,7 @@ def write_best(tuned: Tuned, folder: str | Path) -> list[Path]:
         ...     [path.name for path in write_best(tuned, folder)]
         ['best-mc.yaml']
     """
-    from gflowout.pipeline.config import write
+    from gflowout.app.config import write
 
     paths = []
     for method in tuned.best:

@@ -12,19 +12,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gflowout import checks
-from gflowout.extras import require
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.runs import Run, records
 from gflowout.runs.values import plain
+from gflowout.runs.work import current_name
 from gflowout.tuning import configs, searches
 from gflowout.tuning.configs import TEST
 from gflowout.tuning.spaces import Space, split
 from gflowout.tuning.spaces import space as parse
 
 if TYPE_CHECKING:
-    from gflowout.pipeline.config import Config
+    from gflowout.app.config import Config
 
-WORK = "gflowout.pipeline.run:work"
+WORK = "gflowout.app.run:work"
 STUDY = "tune"
 PLAN = "plan.yaml"
 BUDGET = ("fit.epochs", "fit.patience", "fit.min_delta", "fit.valid_samples", "seed")
@@ -140,6 +141,8 @@ def agree(plan: Plan, folder: Path) -> None:
     if path.exists():
         before = yamls.parse(path.read_text(encoding="utf-8"))
         now = yamls.parse(yamls.text(plan.to_dict()))
+        if isinstance(before, dict) and "work" in before:
+            before["work"] = current_name(before["work"])
         other = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]
         if other:
             raise ValueError(
@@ -179,7 +182,7 @@ def of_test(metric: str) -> bool:
 
 def _yamls() -> ModuleType:
     require("yaml", extra="studies", purpose="tuning")
-    from gflowout.pipeline import yamls
+    from gflowout.app import yamls
 
     return yamls
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflowout.extras import require
+from gflowout.core.optional import require
 from gflowout.runs.table import span
 from gflowout.tuning.spaces import Choice, Numbers, Space
 
@@ -164,7 +164,7 @@ class Tuned:
     def to_yaml(self) -> str:
         """The space, and for each method the best options, the spread and all trials."""
         require("yaml", extra="studies", purpose="tuning")
-        from gflowout.pipeline import yamls
+        from gflowout.app import yamls
 
         best = self.best
         content: dict[str, Any] = {

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gflowout import checks
-from gflowout.extras import require
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.runs.values import canonical
 from gflowout.tuning.spaces import Choice, Domain, Integers, Space
 

@@ -18,8 +18,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from gflowout import checks
-from gflowout.extras import require
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.runs.values import plain
 
 TAKES = (
@@ -274,7 +274,7 @@ def read_space(path: str | Path) -> Space:
         [{'fit.lr': 0.001}, {'fit.lr': 0.01}]
     """
     yaml = require("yaml", extra="studies", purpose="a space in a file")
-    from gflowout.pipeline import yamls
+    from gflowout.app import yamls
 
     try:
         content = yamls.parse(Path(path).read_text(encoding="utf-8"))
@@ -342,7 +342,7 @@ def _domain(values: Any) -> Domain:
         near = checks.suggest(kind, ("log", "uniform", "int"))
         raise ValueError(f"values must start with log:, uniform: or int:, got {kind + ':'!r}{near}")
     yaml = require("yaml", extra="studies", purpose="a space in words")
-    from gflowout.pipeline import yamls
+    from gflowout.app import yamls
 
     try:
         listed = yamls.parse(f"[{values}]")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs import Engine, Run, records, run_study
 from gflowout.tuning import searches
 from gflowout.tuning.plan import WORK, Plan, make_plan, of_test, remember
@@ -19,7 +19,7 @@ from gflowout.tuning.results import Trial, Tuned
 from gflowout.tuning.spaces import Space
 
 if TYPE_CHECKING:
-    from gflowout.pipeline.config import Config
+    from gflowout.app.config import Config
 
 
 def tune(

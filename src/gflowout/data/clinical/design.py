@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.data.clinical.tables import Tables
 from gflowout.data.clinical.window import HOME
 from gflowout.data.errors import DataError
-from gflowout.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,13 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gflowout import checks
-from gflowout.data.clinical.design import (
-    ClinicalSet,
-    Covariates,
-    Vocabulary,
-    stay_table,
-)
+from gflowout.core import checks
+from gflowout.data.clinical.design import ClinicalSet, Covariates, Vocabulary, stay_table
 from gflowout.data.clinical.split import (
     BALANCES,
     balanced,
@@ -23,13 +18,7 @@ from gflowout.data.clinical.split import (
     hold_out_patients,
     leave_hospital_out,
 )
-from gflowout.data.clinical.tables import (
-    DRUG_TABLES,
-    Tables,
-    has_table,
-    load_tables,
-    read_tables,
-)
+from gflowout.data.clinical.tables import DRUG_TABLES, Tables, has_table, load_tables, read_tables
 from gflowout.data.clinical.window import exposures
 
 

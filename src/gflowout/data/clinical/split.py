@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.data import seeds
+from gflowout.core import checks, random
 from gflowout.data.clinical.design import ClinicalSet
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def hold_out_patients(
     """
     _some(stays)
     fraction = checks.number("valid_fraction", valid_fraction, low=0, high=1, open_high=True)
-    generator = seeds.generator(seed, "patients")
+    generator = random.generator(seed, "patients")
     died = stays.groupby("patient").died.any()
     apart: list[str] = []
     for dead in (False, True):
@@ -213,7 +212,7 @@ def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> Clin
             weights[rows] = len(data) / (2 * len(rows))
         return replace(data, weights=weights)
     few, many = sorted((deaths, survivals), key=len)
-    generator = seeds.generator(seed, "oversample")
+    generator = random.generator(seed, "oversample")
     return data.take(torch.cat([many, _repeat(few, len(many), generator)]).sort().values)
 
 
@@ -227,7 +226,7 @@ def _draw(stays: pd.DataFrame, fraction: float, seed: int) -> tuple[int, ...]:
     fraction = checks.number(
         "test_hospital", fraction, low=0, high=1, open_low=True, open_high=True
     )
-    generator = seeds.generator(seed, "hospitals")
+    generator = random.generator(seed, "hospitals")
     sizes = stays.groupby("hospital").size()
     order = sizes.iloc[torch.randperm(len(sizes), generator=generator).numpy()]
     enough = int((order.cumsum() >= fraction * len(stays)).to_numpy().argmax())

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.data import store
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

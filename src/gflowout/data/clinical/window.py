@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.data.clinical.drugs import normalise
 from gflowout.data.clinical.tables import Tables
-from gflowout.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

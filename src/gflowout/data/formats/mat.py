@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gflowout.core.optional import require
 from gflowout.data.errors import DataError
-from gflowout.extras import require
 
 _SIDE = 32
 _DIGITS = 10

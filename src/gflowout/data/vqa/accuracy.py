@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data.vqa.answers import normalise, strip_punctuation
 
 TYPES = ("yes/no", "number", "other")

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 
 MIN_COUNT = 8
 """Published MCAN keeps answers that are given to more than eight questions."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data.batches import Batches
 from gflowout.data.shifts import feature_noise
 from gflowout.data.transforms import Transform, check_transform

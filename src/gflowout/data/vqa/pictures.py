@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import MissingExtraError, require
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.extras import MissingExtraError, require
 
 FITS = ("pad", "squash")
 """How a picture becomes square: with a black border, or stretched."""

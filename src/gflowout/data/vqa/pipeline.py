@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data.vqa import easy, rad, v2
 from gflowout.data.vqa.accuracy import SCORINGS, TYPES
 from gflowout.data.vqa.answers import Answers

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.extras import require
 
 REGIONS, FEATURES = 100, 2048
 """Regions per picture and features per region of the published bottom-up features."""

@@ -13,8 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gflowout import checks
-from gflowout.data import seeds
+from gflowout.core import checks, random
 from gflowout.data.vqa.accuracy import SCORINGS, TYPES, count_accuracy, soft_scores
 from gflowout.data.vqa.answers import Answers, Counts
 from gflowout.data.vqa.regions import Regions
@@ -259,7 +258,7 @@ def hold_out(
         ]
     groups: dict[Hashable, int] = {}
     group = torch.tensor([groups.setdefault(key, len(groups)) for key in keys], dtype=torch.int64)
-    order = torch.randperm(len(groups), generator=seeds.generator(seed, "valid"))
+    order = torch.randperm(len(groups), generator=random.generator(seed, "valid"))
     count = round(valid * len(groups))
     if groups and count == len(groups):
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gflowout.checks import suggest
+from gflowout.core.checks import suggest
 from gflowout.data.vqa.answers import Answers
 from gflowout.data.vqa.regions import Regions
 from gflowout.data.vqa.sets import Questions, VQASet, encode

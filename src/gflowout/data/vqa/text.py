@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data.errors import DataError, MissingDataError
 
 PAD, UNKNOWN = 0, 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.store import locate
 from gflowout.data.vqa.accuracy import TYPES

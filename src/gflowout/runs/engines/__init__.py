@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs.child import Limits
 from gflowout.runs.engines.base import Ended, Engine, Event, Progress, Started, Tick
 from gflowout.runs.engines.inline import Inline

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs.child import Limits
 from gflowout.runs.work import Task
 

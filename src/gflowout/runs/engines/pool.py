@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Iterator
 
-from gflowout import checks
+from gflowout.core import checks
 from gflowout.runs.child import Child, Limits
 from gflowout.runs.engines.base import Ended, Engine, Event, Listener, Progress, Started
 from gflowout.runs.environment import cores

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gflowout import checks
-from gflowout.extras import require
+from gflowout.core import checks
+from gflowout.core.optional import require
 from gflowout.runs import records
 from gflowout.runs.child import Limits, supervise
 from gflowout.runs.engines.base import Ended, Engine, Event, Listener, Progress, Started

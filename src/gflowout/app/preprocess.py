@@ -1,0 +1,371 @@
+"""What a trained model takes and gives, as plain values that are kept beside it.
+
+Inputs (images of one size, or the columns of a table) and the target (classes, or a number with its
+scale) are learned from training data once. The same is then done to everything that comes later.
+Knows nothing of files or of data sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from gflowout.core import checks
+from gflowout.core.likelihoods import Binary, Categorical, Gaussian, Likelihood
+from gflowout.data.errors import DataError
+from gflowout.data.transforms import Normalize, Transform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FORMAT = 1
+MOST_LEVELS = 100
+"""Kinds of things that a column may name; more are taken for names or identifiers."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of one size, shifted and scaled per channel.
+
+    Attributes:
+        shape: Channels, height, width.
+        mean: Of each channel.
+        std: Of each channel.
+    """
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, images: Tensor) -> Images:
+        """Learn from training images, uint8 [N, C, H, W]."""
+        learned = Normalize.fit(images)
+        channels, height, width = images.shape[1:]
+        shape = (int(channels), int(height), int(width))
+        return cls(shape, tuple(learned.mean.tolist()), tuple(learned.std.tolist()))
+
+    @property
+    def transform(self) -> Transform:
+        """Maps stored images to what the network takes."""
+        return Normalize(torch.tensor(self.mean), torch.tensor(self.std))
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Of the column.
+        mean: Of a number, over the training rows that have one.
+        std: Likewise; 1 where it never varies.
+        levels: Of a column that names kinds of things: one input each. ``None`` for numbers.
+        missing: Whether missing values have an input of their own; they have if there were some in
+            training.
+    """
+
+    name: str
+    mean: float = 0.0
+    std: float = 1.0
+    levels: tuple[str, ...] | None = None
+    missing: bool = False
+
+    @property
+    def size(self) -> int:
+        """Inputs that the column becomes."""
+        return (1 if self.levels is None else len(self.levels)) + self.missing
+
+
+@dataclass
+class Remarks:
+    """What happened to values that training has not prepared for, counted.
+
+    Attributes:
+        ignored: Columns that the model does not take.
+        unknown: Values of each column that training has not seen; they become zeros.
+        missing: Missing values of columns that had none in training; they become the mean.
+    """
+
+    ignored: set[str] = field(default_factory=set)
+    unknown: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """One sentence each."""
+        found = []
+        if self.ignored:
+            found.append(f"columns that the model does not take: {', '.join(sorted(self.ignored))}")
+        for name, count in self.unknown.items():
+            found.append(f"column {name!r}: {count:,} values that training has not seen")
+        for name, count in self.missing.items():
+            found.append(f"column {name!r}: {count:,} missing values, of which training had none")
+        return found
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table: numbers standardised, kinds of things one-hot.
+
+    Attributes:
+        columns: In the order of the inputs.
+
+    Examples:
+        >>> frame = pd.DataFrame({"age": [20.0, 40.0, None], "unit": ["a", "b", "a"]})
+        >>> table = Table.fit(frame)
+        >>> table.names
+        ['age', 'age missing', 'unit=a', 'unit=b']
+        >>> table.encode(frame, Remarks())
+        tensor([[-1.,  0.,  1.,  0.],
+                [ 1.,  0.,  0.,  1.],
+                [ 0.,  1.,  1.,  0.]])
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame, categorical: Sequence[str] = ()) -> Table:
+        """Learn from training rows.
+
+        Args:
+            frame: Training rows, without the target.
+            categorical: Columns of numbers that stand for kinds of things.
+
+        Raises:
+            DataError: If a column is neither, or nothing is left.
+        """
+        if not len(frame.columns):
+            raise DataError("the table has no column besides the target")
+        return cls(tuple(_learn(frame[name], name in categorical) for name in frame.columns))
+
+    @classmethod
+    def plain(cls, names: Sequence[str]) -> Table:
+        """Columns of numbers that are taken as they are."""
+        return cls(tuple(Column(name) for name in names))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        found = []
+        for column in self.columns:
+            levels = [None] if column.levels is None else column.levels
+            found += [
+                column.name if level is None else f"{column.name}={level}" for level in levels
+            ]
+            found += [f"{column.name} missing"] * column.missing
+        return found
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return (sum(column.size for column in self.columns),)
+
+    @property
+    def transform(self) -> Transform | None:
+        """Nothing is left to do when a table is encoded."""
+        return None
+
+    def encode(self, frame: pd.DataFrame, remarks: Remarks) -> Tensor:
+        """Turn rows into inputs, float32 [N, inputs].
+
+        Args:
+            frame: With all columns of the table, in any order.
+            remarks: What is odd is added here.
+
+        Raises:
+            DataError: If a column is missing, or holds text where numbers are wanted.
+        """
+        wanted = [column.name for column in self.columns]
+        lacking = [name for name in wanted if name not in frame.columns]
+        if lacking:
+            spare = [str(name) for name in frame.columns if name not in wanted]
+            hints = "".join(checks.suggest(name, spare) for name in lacking[:1])
+            listed = ", ".join(repr(name) for name in lacking[:5])
+            more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+            columns = "column" if len(lacking) == 1 else "columns"
+            raise DataError(f"misses the {columns} {listed}{more}{hints}")
+        remarks.ignored |= {str(name) for name in frame.columns} - set(wanted)
+        parts = [_encoded(column, frame[column.name], remarks) for column in self.columns]
+        return torch.from_numpy(np.concatenate(parts, 1).astype("float32"))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted.
+
+    Attributes:
+        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``.
+        name: Of the label.
+        classes: Names of the classes; none for numbers.
+        mean: Of a number, in training.
+        std: Likewise.
+    """
+
+    likelihood: str
+    name: str = "label"
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the network gives."""
+        return len(self.classes) if self.likelihood == "categorical" else 1
+
+    def build(self) -> Likelihood:
+        """The likelihood itself."""
+        if self.likelihood == "categorical":
+            return Categorical(len(self.classes))
+        return Binary() if self.likelihood == "binary" else Gaussian(1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that a model's use needs beside its weights.
+
+    Attributes:
+        source: Name of the data.
+        inputs: What it takes.
+        target: What it gives.
+        train_size: Number of training examples.
+    """
+
+    source: str
+    inputs: Images | Table
+    target: Target
+    train_size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return self.inputs.shape
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        kind = "images" if isinstance(self.inputs, Images) else "table"
+        return {"format": FORMAT, "kind": kind, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Problem:
+        """The problem of :meth:`to_dict`.
+
+        Raises:
+            ValueError: If it is of another format.
+        """
+        if values.get("format") != FORMAT:
+            raise ValueError(f"format {values.get('format')!r} is not known here, only {FORMAT}")
+        inputs: Images | Table
+        if values["kind"] == "images":
+            inputs = Images(**{key: tuple(part) for key, part in values["inputs"].items()})
+        else:
+            inputs = Table(tuple(Column(**_tuples(each)) for each in values["inputs"]["columns"]))
+        target = Target(**_tuples(values["target"]))
+        return cls(values["source"], inputs, target, int(values["train_size"]))
+
+
+def level(value: Any) -> str:
+    """Name of a kind of thing; 3 and 3.0 are the same.
+
+    Examples:
+        >>> [level(value) for value in ("a", 3, 3.0, 2.5, True)]
+        ['a', '3', '3', '2.5', 'True']
+    """
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def sorted_levels(values: Sequence[Any]) -> tuple[str, ...]:
+    """Names of all kinds, numbers by their size.
+
+    Examples:
+        >>> sorted_levels([10, 9, 9]), sorted_levels(["b", "a"])
+        (('9', '10'), ('a', 'b'))
+    """
+    distinct = set(values)
+    try:
+        ordered = sorted(distinct)
+    except TypeError:
+        ordered = sorted(distinct, key=str)
+    return tuple(dict.fromkeys(level(value) for value in ordered))
+
+
+def _learn(values: pd.Series[Any], categorical: bool) -> Column:
+    name = str(values.name)
+    known = values[values.notna()]
+    missing = len(known) < len(values)
+    if not len(known):
+        raise DataError(f"column {name!r} has no value in the training rows: add it to data.drop")
+    if pd.api.types.is_numeric_dtype(values) and not categorical:
+        numbers = _numbers(name, known)
+        std = float(numbers.std())
+        return Column(name, float(numbers.mean()), std if std > 0 else 1.0, missing=missing)
+    if pd.api.types.is_datetime64_any_dtype(values) or not _nameable(known):
+        raise DataError(
+            f"column {name!r} holds {values.dtype}, which is neither a number nor a name: make "
+            "numbers of it, or add it to data.drop"
+        )
+    levels = sorted_levels(known.tolist())
+    if len(levels) > MOST_LEVELS:
+        raise DataError(
+            f"column {name!r} names {len(levels):,} different things (such as {levels[0]!r}), more "
+            f"than {MOST_LEVELS}: is it an identifier? Add it to data.drop"
+        )
+    return Column(name, levels=levels, missing=missing)
+
+
+def _nameable(known: pd.Series[Any]) -> bool:
+    return all(isinstance(value, str | bool | int | float | np.generic) for value in known[:100])
+
+
+def _numbers(name: str, values: pd.Series[Any]) -> NDArray[np.float64]:
+    """Numbers of a column, NaN where missing."""
+    try:
+        numbers: NDArray[np.float64] = values.to_numpy(dtype="float64", na_value=np.nan)
+    except (TypeError, ValueError):
+        parsed = pd.to_numeric(values, errors="coerce")
+        odd = values[parsed.isna() & values.notna()]
+        if len(odd):
+            raise DataError(
+                f"column {name!r} must hold numbers as in training, got {odd.iloc[0]!r} in row "
+                f"{odd.index[0]}"
+            ) from None
+        numbers = parsed.to_numpy(dtype="float64")
+    if np.isinf(numbers).any():
+        raise DataError(f"column {name!r} holds infinity in row {np.isinf(numbers).argmax()}")
+    return numbers
+
+
+def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArray[np.float64]:
+    absent = values.isna().to_numpy()
+    if column.levels is None:
+        numbers = (_numbers(column.name, values) - column.mean) / column.std
+        block = np.where(absent, 0.0, numbers)[:, None]
+    else:
+        places = {name: place for place, name in enumerate(column.levels)}
+        codes = np.array(
+            [-1 if gone else places.get(level(value), -1)
+             for value, gone in zip(values.tolist(), absent, strict=True)],
+            dtype="int64",
+        )  # fmt: skip
+        block = np.zeros((len(codes), len(places)))
+        rows = np.flatnonzero(codes >= 0)
+        block[rows, codes[rows]] = 1
+        unknown = int(((codes < 0) & ~absent).sum())
+        if unknown:
+            remarks.unknown[column.name] = remarks.unknown.get(column.name, 0) + unknown
+    if column.missing:
+        return np.concatenate([block, absent[:, None].astype("float64")], 1)
+    if absent.any():
+        remarks.missing[column.name] = remarks.missing.get(column.name, 0) + int(absent.sum())
+    return block
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}

@@ -1,0 +1,358 @@
+"""Train from a configuration, load what was trained, score it; and the same as work of a study.
+
+The folder of a run holds ``config.yaml``, ``preprocess.json`` (what is done to inputs),
+``checkpoints/`` and ``metrics.csv`` of the training, ``model.safetensors`` (the best epoch) and
+``record.json`` (configuration, figures, versions, machine).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gflowout.app import build, config, evaluation, sources, tasks
+from gflowout.app.config import Config, ConfigError
+from gflowout.app.preprocess import Problem
+from gflowout.app.tasks import Task
+from gflowout.core import checks, serialization
+from gflowout.core.model import MaskedModel
+from gflowout.core.optional import require
+from gflowout.data.errors import DataError, MissingDataError
+from gflowout.runs import locks, records
+from gflowout.runs.spec import Run
+from gflowout.runs.work import surroundings
+from gflowout.training import FitResult, fit
+from gflowout.training.checkpoints import write_bytes
+
+if TYPE_CHECKING:
+    from gflowout.runs import Context, Result
+
+CONFIG, PREPROCESS, MODEL, RECORD = (
+    "config.yaml", "preprocess.json", "model.safetensors", "record.json"
+)  # fmt: skip
+VALID_BATCH = 500
+"""Examples in a batch of validation; the same for all runs, since masks depend on it."""
+_MAY_DIFFER = ("data.directory",)
+
+Report = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and all that is needed to use it.
+
+    Attributes:
+        config: What it was trained from.
+        problem: What it takes and gives.
+        model: Of the best epoch.
+        folder: Where all of it is.
+        fingerprints: Checksum of each part of the data it was trained on.
+        result: How training went; ``None`` for a model that was loaded.
+        task: The data; ``None`` for a model that was loaded, see :func:`data`.
+    """
+
+    config: Config
+    problem: Problem
+    model: MaskedModel
+    folder: Path
+    fingerprints: Mapping[str, str]
+    result: FitResult | None = None
+    task: Task | None = field(default=None, repr=False)
+
+
+def train(
+    config: Config,
+    folder: str | Path,
+    *,
+    progress: bool = True,
+    resume: bool = True,
+    report: Report | None = None,
+    task: Task | None = None,
+    loggers: Sequence[Any] | str = (),
+) -> Trained:
+    """Train, or go on where an earlier call with the same folder was stopped.
+
+    Args:
+        config: The configuration.
+        folder: Of this run alone; made if missing.
+        progress: Show a progress bar.
+        resume: ``False`` starts anew, deleting what the folder has of an earlier run.
+        report: Is told how far it is: steps, of how many, and a word on it.
+        task: The data, if they have been read already.
+        loggers: As in :func:`gflowout.training.fit`, such as ``"tensorboard"``.
+
+    Raises:
+        ConfigError: If the configuration does not fit the data, or the folder holds another run.
+        DataError: If data are missing or damaged.
+        DivergedError: If the loss is not finite any more.
+        BusyError: If another process trains in this folder.
+        KeyboardInterrupt: After Ctrl-C, with all complete epochs saved.
+    """
+    started, clock = records.now(), time.perf_counter()
+    folder = Path(folder)
+    if resume:
+        check_folder(config, folder)
+    if task is None:
+        task = sources.load(config.data, config.seed)
+    batches = task.training(config.data, config.seed)
+    model = build.model(config, task.problem, example(task))
+    callbacks = [] if report is None else [_reporter(report)]
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder), warnings.catch_warnings():
+        # Said where a logger gets numbers per epoch only.
+        warnings.filterwarnings("ignore", "The number of training batches")
+        if not resume:
+            for name in (CONFIG, PREPROCESS, MODEL, RECORD):
+                (folder / name).unlink(missing_ok=True)
+        _prepare(folder, config, task)
+        result = fit(
+            model,
+            batches,
+            task.valid.batches(task.problem, VALID_BATCH),
+            config.fit,
+            folder=folder,
+            resume=resume,
+            progress=progress,
+            loggers=loggers,
+            callbacks=callbacks,
+        )
+        if not (folder / MODEL).is_file() or not (folder / RECORD).is_file():
+            serialization.save(model, folder / MODEL)
+            _record(folder, config, task, result, started, time.perf_counter() - clock)
+    model.to(_device(config))
+    return Trained(config, task.problem, model, folder, task.fingerprints, result, task)
+
+
+def load(folder: str | Path) -> Trained:
+    """Rebuild what :func:`train` left in a folder; the data are not needed.
+
+    Raises:
+        MissingDataError: If the folder holds no trained model.
+        DataError: If a file of it is damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise MissingDataError(f"{folder}: no such folder; `gflowout train --out` makes one")
+    lacking = [name for name in (CONFIG, PREPROCESS, MODEL) if not (folder / name).is_file()]
+    if lacking == [MODEL]:
+        raise MissingDataError(
+            f"{folder}: training is not complete; go on with: gflowout train --config "
+            f"{folder / CONFIG} --out {folder}"
+        )
+    if lacking:
+        raise MissingDataError(f"{folder}: not the folder of a run, it misses {', '.join(lacking)}")
+    try:
+        settings = config.read(folder / CONFIG)
+        problem, fingerprints = _prepared(folder / PREPROCESS)
+        with torch.random.fork_rng(devices=[]):
+            network = build.backbone(settings.backbone, problem)
+        model = serialization.load(folder / MODEL, network)
+    except DataError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: cannot be loaded ({error})") from error
+    model.eval().to(_device(settings))
+    return Trained(settings, problem, model, folder, fingerprints)
+
+
+def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, list[str]]:
+    """Read the data of a trained model again.
+
+    Args:
+        trained: From :func:`train` or :func:`load`.
+        data_dir: Directory of all data sets, where it is another now.
+
+    Returns:
+        The data, and the names of parts that are not those of the training any more.
+    """
+    task = trained.task
+    if task is None:
+        section = trained.config.data
+        if data_dir is not None:
+            section = section.model_copy(update={"directory": str(data_dir)})
+        task = sources.load(section, trained.config.seed)
+    changed = [n for n in task.splits if task.fingerprints[n] != trained.fingerprints.get(n)]
+    return task, changed
+
+
+def evaluate(
+    trained: Trained,
+    *,
+    split: str = "test",
+    data_dir: str | Path | None = None,
+    **options: Any,
+) -> dict[str, float]:
+    """Scores of a trained model on a part of its own data.
+
+    Args:
+        trained: From :func:`train` or :func:`load`.
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+        data_dir: Directory of all data sets, where it is another now.
+        **options: As in :func:`gflowout.app.evaluation.evaluate`.
+    """
+    checks.choice("split", split, tasks.SPLITS)
+    task, _ = data(trained, data_dir)
+    directory = data_dir if data_dir is not None else trained.config.data.directory
+    return evaluation.evaluate(
+        trained.model, trained.problem, task.part(split), data_dir=directory, **options
+    )
+
+
+def work(run: Run, context: Context) -> Result:
+    """One run of a study.
+
+    ``run.options`` is a flat configuration (see :func:`gflowout.app.config.flat`); what it
+    leaves out of method, data source and seed is the run's own. ``"test": True`` adds scores on the
+    test part, ``"samples"`` is the number of draws for all scores (20).
+
+    Returns:
+        Metrics ``valid/nll``, ``valid/accuracy`` and so on, ``test/...`` if asked for,
+        ``epochs_trained`` and ``best_epoch``; the numbers of every epoch; checksums of the data.
+    """
+    options = {name: value for name, value in run.options.items() if name not in _OF_WORK}
+    own = {"method.name": run.method, "data.source": run.data, "seed": run.seed}
+    for key in ("method.name", "seed"):
+        if options.get(key, own[key]) != own[key]:
+            raise ValueError(f"the run says {key} {own[key]!r}, its options {options[key]!r}")
+    settings = config.from_flat(own | options)
+    trained = train(settings, context.folder, progress=False, report=context.progress)
+    assert trained.task is not None
+    assert trained.result is not None
+    splits = ["valid", "test"] if run.options.get("test", False) else ["valid"]
+    found: dict[str, float] = {
+        "epochs_trained": len(trained.result.history), "best_epoch": trained.result.best_epoch
+    }  # fmt: skip
+    for split in splits:
+        samples = run.options.get("samples", 20)
+        part = trained.task.part(split)
+        numbers = evaluation.evaluate(trained.model, trained.problem, part, samples=samples)
+        found |= {f"{split}/{name}": value for name, value in numbers.items()}
+    fingerprints = dict(trained.fingerprints)
+    return {"metrics": found, "epochs": [*trained.result.history], "data": fingerprints}
+
+
+_OF_WORK = ("test", "samples")
+
+
+def example(task: Task) -> torch.Tensor:
+    """Two training inputs as the network takes them."""
+    x, transform = task.train.x[:2], task.problem.inputs.transform
+    return x if transform is None else transform(x)
+
+
+def check_folder(settings: Config, folder: Path) -> None:
+    """Refuse a folder that holds a run of another configuration.
+
+    Raises:
+        ConfigError: With every key that differs.
+    """
+    if not (folder / CONFIG).is_file():
+        return
+    try:
+        had = config.flat(config.read(folder / CONFIG))
+    except ConfigError as error:
+        raise ConfigError([f"{folder / CONFIG}: {line}" for line in error.problems]) from error
+    wanted = config.flat(settings)
+    problems = [
+        f"{key} was {had.get(key)!r}, is {wanted.get(key)!r}"
+        for key in sorted(had.keys() | wanted.keys())
+        if had.get(key) != wanted.get(key) and key not in _MAY_DIFFER
+    ]
+    if problems:
+        raise ConfigError(
+            [f"{folder} holds a run with another configuration:", *problems,
+             "take another folder, the same configuration, or start anew with --restart"]
+        )  # fmt: skip
+
+
+def _prepare(folder: Path, settings: Config, task: Task) -> None:
+    """Write what a run starts from; refuse to go on with other data."""
+    content = {**task.problem.to_dict(), "fingerprints": task.fingerprints}
+    path = folder / PREPROCESS
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and _prepared(path)[1] != task.fingerprints:
+        raise DataError(
+            f"{folder}: the data are not those that this run was begun with; take another folder, "
+            "or start anew with --restart"
+        )
+    text = json.dumps(content, indent=1).encode()
+    write_bytes(path, lambda stream: stream.write(text))
+    config.write(settings, folder / CONFIG)
+
+
+def _prepared(path: Path) -> tuple[Problem, dict[str, str]]:
+    """What ``preprocess.json`` says of inputs and labels, and the checksums of the data."""
+    try:
+        content = json.loads(path.read_text())
+        return Problem.from_dict(content), dict(content["fingerprints"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise DataError(
+            f"{path}: damaged ({why}); put back a copy, or train again with --restart"
+        ) from error
+
+
+def _record(
+    folder: Path, settings: Config, task: Task, result: FitResult, started: Any, seconds: float
+) -> None:
+    run = Run(
+        "train", settings.method.name, settings.data.source, settings.seed, config.flat(settings)
+    )
+    best = result.history[result.best_epoch]
+    record = records.build(
+        run,
+        work="gflowout.app.run:train",
+        attempt=1,
+        started=started,
+        seconds=seconds,
+        environment=surroundings("gflowout.app.run:train", torch.get_num_threads()),
+        result={
+            "metrics": {
+                "best_epoch": result.best_epoch,
+                "epochs_trained": len(result.history),
+                **{name: value for name, value in best.items() if name.startswith("valid/")},
+            },
+            "epochs": result.history,
+            "data": task.fingerprints,
+        },
+    )
+    text = records.to_text(record).encode()
+    write_bytes(folder / RECORD, lambda stream: stream.write(text))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes away, but not the other ranks of this one: the first has the lock."""
+    ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "NODE_RANK", "RANK"))
+    if "LOCAL_RANK" in os.environ and any(rank != "0" for rank in ranks):
+        yield
+        return
+    with locks.hold(folder / ".training.lock", doing="another process trains here"):
+        yield
+
+
+def _device(settings: Config) -> str:
+    """Where to predict: an accelerator if there is one and training may use it."""
+    wanted = settings.fit.accelerator in ("auto", "gpu", "cuda")
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+
+def _reporter(report: Report) -> Any:
+    callbacks = require("lightning.pytorch.callbacks", extra="train", purpose="training")
+
+    class Reporter(callbacks.Callback):  # type: ignore[name-defined,misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
+            steps, epochs = int(trainer.num_training_batches), int(trainer.max_epochs)
+            done = trainer.current_epoch * steps + rest[-1] + 1
+            report(done, epochs * steps, f"epoch {trainer.current_epoch + 1}/{epochs}")
+
+    return Reporter()

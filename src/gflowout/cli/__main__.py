@@ -1,0 +1,5 @@
+"""``python -m gflowout.cli``."""
+
+from gflowout.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""What wraps a backbone, draws masks, scores labels and predicts. Needs torch and safetensors."""

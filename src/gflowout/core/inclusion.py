@@ -1,0 +1,253 @@
+"""Which units a posterior keeps: probabilities, with intervals, of single units and of sets.
+
+Everything here is worked out from drawn masks, so it holds for any method that draws 0 and 1. Where
+the masks come from is the business of :class:`gflowout.MaskedModel` and :class:`gflowout.Ensemble`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gflowout.core import checks
+from gflowout.core.optional import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DRAWS = 4000
+"""Samples from which intervals are read."""
+_AT_A_TIME = 256
+"""Units whose samples are held at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inclusion:
+    """Drawn masks of one site, and what they say of its units.
+
+    A chain is a model with a mask posterior of its own; a single model is one chain. Methods whose
+    masks depend on the example have masks for every row of the batch, all others for one.
+
+    Attributes:
+        masks: Of 0 and 1, [chains, draws, rows, units].
+        weights: Of the chains, with a sum of 1, [chains]; equal if not given.
+        names: Of the units.
+
+    Examples:
+        >>> masks = torch.tensor([[1.0, 0, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0]])
+        >>> found = Inclusion(masks.reshape(1, 4, 1, 3), names=["age", "sex", "dose"])
+        >>> found.mean.tolist()
+        [1.0, 0.25, 0.5]
+        >>> found.subsets(1)
+        [(('age', 'dose'), 0.5)]
+        >>> found.expected_size
+        1.75
+    """
+
+    masks: Tensor
+    weights: Tensor = field(default_factory=lambda: torch.empty(0))
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Check shapes; give names and weights to what has none."""
+        if self.masks.dim() != 4 or 0 in self.masks.shape:
+            raise ValueError(
+                f"masks must have shape [chains, draws, rows, units], got {list(self.masks.shape)}"
+            )
+        if not ((self.masks == 0) | (self.masks == 1)).all():
+            raise ValueError(
+                "masks must hold 0 and 1: inclusion has no meaning for factors of other values; "
+                'of "gates" ask model.method.open_probability(site)'
+            )
+        chains, units = len(self.masks), self.masks.shape[-1]
+        weights = self.weights if len(self.weights) else torch.full((chains,), 1 / chains)
+        if weights.shape != (chains,) or not (weights >= 0).all() or not weights.sum() > 0:
+            raise ValueError(f"weights must hold {chains} numbers >= 0, got {weights.tolist()}")
+        object.__setattr__(self, "weights", weights.double() / weights.double().sum())
+        names = tuple(map(str, self.names)) or tuple(f"unit {unit}" for unit in range(units))
+        if len(names) != units:
+            raise ValueError(f"names must hold one for each of {units} units, got {len(names)}")
+        object.__setattr__(self, "names", names)
+
+    @cached_property
+    def chains(self) -> Tensor:
+        """Inclusion probabilities by chain, over draws and rows, [chains, units]."""
+        return self.masks.double().mean((1, 2))
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Inclusion probability of every unit, [units]."""
+        return self.weights @ self.chains
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Inclusion probability of every unit in every row, [rows, units]."""
+        return torch.einsum("c,cdru->ru", self.weights, self.masks.double()) / self.masks.shape[1]
+
+    @property
+    def expected_size(self) -> float:
+        """Expected number of units that are kept."""
+        return float(self.mean.sum())
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Where the inclusion probability of a unit may be, by masks and chains, [units] each.
+
+        A chain's probability is known from its draws as a beta distribution (Jeffreys); the
+        interval is of the mixture of these over chains. With one chain it shows how much the
+        number of draws leaves open; with several, above all how much they disagree.
+
+        Args:
+            level: Probability of the interval.
+        """
+        checks.number("level", level, low=0, high=1, open_low=True, open_high=True)
+        # Rows of a draw share their random numbers: they do not count as draws of their own.
+        draws = self.masks.shape[1]
+        kept = self.chains * draws
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.multinomial(self.weights, _DRAWS, replacement=True, generator=generator)
+        low, high = [], []
+        state = torch.random.get_rng_state()
+        try:  # the beta distribution knows no generator
+            torch.manual_seed(0)
+            for part in torch.split(kept[chosen], _AT_A_TIME, 1):
+                values = torch.distributions.Beta(part + 0.5, draws - part + 0.5).sample()
+                low.append(values.quantile((1 - level) / 2, 0))
+                high.append(values.quantile((1 + level) / 2, 0))
+        finally:
+            torch.random.set_rng_state(state)
+        return torch.cat(low), torch.cat(high)
+
+    @cached_property
+    def joint(self) -> Tensor:
+        """Probability that two units are kept together, [units, units]."""
+        flat = self.masks.double().flatten(1, 2)
+        together = torch.einsum("cdu,cdv->cuv", flat, flat) / flat.shape[1]
+        return torch.einsum("c,cuv->uv", self.weights, together)
+
+    def pairs(self, count: int = 10) -> list[tuple[str, str, float]]:
+        """Pairs of units by how far they are from independent, farthest first.
+
+        Args:
+            count: How many pairs at most.
+
+        Returns:
+            Names, and the probability to be kept together less what it would be if units were
+            independent. Below 0 two units stand in for each other: near-copies, of which one is
+            enough. Above 0 they are wanted together. Units that are always kept or dropped
+            together, columns of one group for instance, are left out.
+        """
+        excess = self.joint - torch.outer(self.mean, self.mean)
+        flat = self.masks.double().flatten(0, 2)
+        differ = (flat.T @ flat - flat.sum(0)).abs() > 0.5  # both ways: of either there is more
+        upper = torch.triu(differ | differ.T, 1)
+        first, second = upper.nonzero().T
+        values = excess[first, second]
+        order = values.abs().argsort(descending=True, stable=True)[: _count(count)]
+        return [
+            (self.names[int(first[at])], self.names[int(second[at])], float(values[at]))
+            for at in order
+        ]
+
+    def subsets(self, count: int = 5) -> list[tuple[tuple[str, ...], float]]:
+        """The sets of units that are drawn most often, with their probability.
+
+        Args:
+            count: How many sets at most.
+        """
+        found: dict[tuple[int, ...], float] = {}
+        share = self.weights / (self.masks.shape[1] * self.masks.shape[2])
+        for chain, weight in zip(self.masks.flatten(1, 2), share.tolist(), strict=True):
+            kinds, numbers = chain.unique(dim=0, return_counts=True)
+            for kind, number in zip(kinds, numbers.tolist(), strict=True):
+                units = tuple(kind.nonzero().flatten().tolist())
+                found[units] = found.get(units, 0.0) + weight * number
+        order = sorted(found, key=lambda units: (-found[units], units))[: _count(count)]
+        return [(tuple(self.names[unit] for unit in units), found[units]) for units in order]
+
+    def support(self, threshold: float = 0.5) -> Tensor:
+        """Units whose inclusion probability is at least a threshold, [units] of bool."""
+        checks.number("threshold", threshold, low=0, high=1)
+        return self.mean >= threshold - 1e-9  # weights sum to 1 up to rounding
+
+    def any_of(self, names: Sequence[str]) -> float:
+        """Probability that at least one of several units is kept, near-copies for instance.
+
+        Args:
+            names: Of the units.
+
+        Examples:
+            >>> masks = torch.tensor([[1.0, 0, 1], [0, 1, 0]]).reshape(1, 2, 1, 3)
+            >>> Inclusion(masks, names=["a", "copy of a", "b"]).any_of(["a", "copy of a"])
+            1.0
+        """
+        places = [list(self.names).index(checks.choice("name", one, self.names)) for one in names]
+        kept = self.masks[..., places].amax(-1).double().mean((1, 2))
+        return float(self.weights @ kept)
+
+    def table(self, level: float = 0.9) -> list[dict[str, Any]]:
+        """One row per unit, most probable first: ``name``, ``inclusion``, ``low``, ``high``.
+
+        Args:
+            level: Of the interval.
+        """
+        low, high = self.interval(level)
+        order = self.mean.argsort(descending=True, stable=True).tolist()
+        return [
+            {
+                "name": self.names[unit],
+                "inclusion": float(self.mean[unit]),
+                "low": float(low[unit]),
+                "high": float(high[unit]),
+            }
+            for unit in order
+        ]
+
+    def plot(self, top: int = 20, level: float = 0.9, ax: Axes | None = None) -> Axes:
+        """Draw inclusion probabilities with their intervals, most probable on top.
+
+        Args:
+            top: How many units at most.
+            level: Of the interval.
+            ax: Where to draw; a new figure if not given.
+        """
+        pyplot = require("matplotlib.pyplot", extra="sklearn", purpose="plots of inclusion")
+        rows = self.table(level)[: _count(top)]
+        if ax is None:
+            _, ax = pyplot.subplots(figsize=(6, 0.8 + 0.26 * len(rows)), layout="constrained")
+        assert ax is not None
+        places = range(len(rows))
+        ax.hlines(
+            places, [row["low"] for row in rows], [row["high"] for row in rows], color="#7fa7c9",
+            linewidth=3,
+        )  # fmt: skip
+        ax.scatter([row["inclusion"] for row in rows], places, color="#1f4e79", zorder=3)
+        ax.axvline(0.5, color="#999999", linewidth=0.8, linestyle=":")
+        ax.set(
+            yticks=list(places), yticklabels=[row["name"] for row in rows], xlim=(-0.02, 1.02),
+            xlabel=f"inclusion probability, with {level:.0%} interval",
+        )  # fmt: skip
+        ax.invert_yaxis()
+        ax.spines[["top", "right"]].set_visible(False)
+        left = self.masks.shape[-1] - len(rows)
+        more = f"; {left} less probable ones not shown" if left else ""
+        ax.set_title(f"{self.expected_size:.1f} of {len(self.names)} expected{more}", fontsize=10)
+        return ax
+
+    def __repr__(self) -> str:
+        """Show sizes and the most probable units."""
+        order = self.mean.argsort(descending=True, stable=True)[:5].tolist()
+        best = ", ".join(f"{self.names[unit]} {self.mean[unit]:.2f}" for unit in order)
+        chains, draws, rows, units = self.masks.shape
+        return (
+            f"Inclusion({units} units, {chains} chains x {draws} draws x {rows} rows; "
+            f"{self.expected_size:.1f} kept on average; most probable: {best})"
+        )
+
+
+def _count(count: int) -> int:
+    return checks.integer("count", count, low=1)

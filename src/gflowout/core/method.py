@@ -1,0 +1,261 @@
+"""The outline that every method follows, its options, and the result of a training pass.
+
+A method file reads in the same order: options, parameters, masks for training, masks for
+prediction, losses. A method sees activations and log-likelihoods, never the backbone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gflowout.core import checks, distributed
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.sites import Site
+from gflowout.core.trajectory import Trajectory, known
+
+DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
+"""``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
+
+DrawAhead = Callable[[Trajectory], list[Tensor] | None]
+"""See :meth:`Method.draw_ahead`."""
+
+
+class Score(Protocol):
+    """Runs the backbone under masks from ``draw`` and scores the labels."""
+
+    def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
+        """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
+
+    def weight(self, site: int) -> Tensor | None:
+        """Return the weights that read a site's units, [units, ...]; ``None`` if not known."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The result of a training pass.
+
+    Attributes:
+        total: What to call ``backward`` on: the sum of the parts.
+        nll: Negative log-likelihood of the labels, averaged over the batch; trains the backbone.
+        tb: Trajectory-balance loss; trains the mask posterior and log Z. 0 where there is none.
+        prior: Negative log-probability of the masks, which trains a learned prior; or what a method
+            adds to the likelihood to regularise its noise. 0 where there is neither.
+        log_q: Log-probability of the masks under the posterior, [batch], or ``None``.
+        log_reward: Log of the unnormalised posterior, [batch], or ``None``.
+        log_z: Estimate of the log evidence, [batch], or ``None``; with ``log_z="batch"`` the mean
+            of log R - log q, which on-policy is a lower bound of it.
+        masks: One [batch, units] per site, in execution order. With ``draws`` above 1, these and
+            the three log-quantities start with an axis of that size.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> x, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
+        >>> model = gfo.wrap(
+        ...     nn.Linear(8, 3), "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,)
+        ... )
+        >>> losses = model(x, y=y)
+        >>> losses.total.backward()
+        >>> [list(mask.shape) for mask in losses.masks]
+        [[4, 8]]
+    """
+
+    total: Tensor
+    nll: Tensor
+    tb: Tensor
+    prior: Tensor
+    masks: list[Tensor]
+    log_q: Tensor | None = None
+    log_reward: Tensor | None = None
+    log_z: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """Show the numbers, and of the rest only that it is there."""
+        parts = ", ".join(
+            f"{name}={getattr(self, name).item():.4g}" for name in ("total", "nll", "tb", "prior")
+        )
+        return f"Losses({parts}, masks at {len(self.masks)} sites)"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a method: fields are keywords of ``wrap``, checked when it is built.
+
+    Examples:
+        >>> from gflowout.methods import METHODS
+        >>> METHODS["mc"].Options.build("mc", None, {"rate": 0.2})
+        MCDropoutOptions(rate=0.2, rescale='inverse')
+        >>> METHODS["mc"].Options.build("mc", None, {"rat": 0.2})
+        Traceback (most recent call last):
+            ...
+        TypeError: method 'mc' has no option 'rat'; did you mean 'rate'?; its options: rate, rescale
+    """
+
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
+    """Options that shape the parameters and cannot change after wrapping."""
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
+    """By name of a preset, values that differ from the defaults."""
+
+    @classmethod
+    def build(cls, method: str, preset: str | None, given: dict[str, Any]) -> Any:
+        """Build from keywords; an option that the method does not have is an error."""
+        names = [option.name for option in dataclasses.fields(cls)]
+        for name in given:
+            if name not in names:
+                listed = ", ".join(names) or "none"
+                raise TypeError(
+                    f"method {method!r} has no option {name!r}{checks.suggest(name, names)}; "
+                    f"its options: {listed}"
+                )
+        if preset is not None:
+            checks.choice("preset", preset, cls.PRESETS)
+            given = {**cls.PRESETS[preset], **given}
+        return cls(**given)
+
+
+METHODS: dict[str, type[Method]] = {}
+"""The methods by name, in the order in which :mod:`gflowout.methods` lists them."""
+
+
+class Method(nn.Module):
+    """Base of the methods: how masks are drawn, and what a training pass minimises.
+
+    Args:
+        sites: In execution order.
+        likelihood: Gives the size of an encoded label.
+        options: Of the method's own class.
+
+    Examples:
+        >>> from gflowout.methods import METHODS
+        >>> METHODS["mc"]
+        <class 'gflowout.methods.mc.MCDropout'>
+        >>> issubclass(METHODS["mc"], Method)
+        True
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Options]]
+    deterministic: ClassVar[bool] = False
+    """Whether every draw of a prediction is the same."""
+    binary_masks: ClassVar[bool] = False
+    """Whether the method knows probabilities of masks, which must be 0 and 1 then."""
+    mask_parts: ClassVar[int] = 1
+    """Masks per unit that may stand side by side in a given mask tensor."""
+    keep_rates: ClassVar[bool] = True
+    """Whether units can start from keep rates of their own."""
+
+    def __init__(self, sites: Sequence[Site], likelihood: Likelihood, options: Any) -> None:
+        super().__init__()
+        rated = [site.name for site in sites if site.keep is not None]
+        if rated and not self.keep_rates:
+            raise ValueError(
+                f"keep was given for site {rated[0]!r}, but method {self.name!r} has no keep rates"
+            )
+        self.sites = tuple(sites)
+        self.options = options
+
+    def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+        """Return the multiplier of a site when labels are unknown: in prediction."""
+        raise TypeError(f"{type(self).__name__} must define draw")
+
+    def draw_ahead(self, trajectory: Trajectory) -> list[Tensor] | None:
+        """Draw the masks of all sites before a prediction's first pass, if nothing else is needed.
+
+        Args:
+            trajectory: Of all draws of the prediction.
+
+        Returns:
+            What :meth:`draw` would draw, [draws, units] per site, one row for each copy of the
+            batch; ``None`` where masks depend on the batch.
+        """
+        return None
+
+    def step(self, score: Score) -> Losses:
+        """Run the backbone as often as the method needs and return the losses."""
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def joint(self, trajectory: Trajectory) -> bool:
+        """Tell whether a pass belongs to a step that several processes take together.
+
+        It does in train mode, with gradient, on masks that the method draws. In all other passes a
+        process may be the only one to run: agreement would wait for the others for ever.
+
+        Args:
+            trajectory: Of the pass.
+        """
+        learning = self.training and torch.is_grad_enabled() and trajectory.given is None
+        return learning and distributed.active()
+
+    def extra_repr(self) -> str:
+        """Show the options."""
+        options = dataclasses.asdict(self.options)
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def likelihood_losses(trajectory: Trajectory) -> Losses:
+    """Losses of a method that trains the backbone only."""
+    nll = -known(trajectory.log_likelihood).mean()
+    zero = nll.new_zeros(())
+    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=full_masks(trajectory))
+
+
+def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
+    """Losses of a method that adds one regulariser to the negative log-likelihood."""
+    plain = likelihood_losses(trajectory)
+    return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
+
+
+def full_masks(trajectory: Trajectory) -> list[Tensor]:
+    """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
+    examples = len(known(trajectory.log_likelihood))
+    masks = trajectory.full_masks(examples)
+    return [split_draws(mask, trajectory.copies).detach() for mask in masks]
+
+
+def split_draws(values: Tensor, draws: int) -> Tensor:
+    """Reshape [draws * batch, ...] to [draws, batch, ...]; unchanged for one draw."""
+    return values if draws == 1 else values.reshape(draws, -1, *values.shape[1:])
+
+
+def examples_in_training(train_size: int | None, batch: int) -> int:
+    """Size of the training set: the option, or, with a warning, that of the batch."""
+    if train_size is not None:
+        return train_size
+    if distributed.active():
+        raise ValueError(
+            f"train_size was not given, and with {distributed.size()} processes the batch of "
+            f"{batch} is only a part: pass train_size=, the number of training examples of all "
+            "processes together"
+        )
+    warnings.warn(
+        f"train_size was not given: the batch of {batch} is taken for the whole training set, so "
+        "masks are learned from too little; pass train_size=",
+        stacklevel=2,
+    )
+    return batch
+
+
+def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
+    """Multiplier of a mask: as it is, or scaled so that activations keep their size.
+
+    Args:
+        mask: [rows, units].
+        rescale: ``"none"``; ``"kept"``: times units over kept units, per row; ``"inverse"``:
+            over the keep rate.
+        keep: The keep rate, for ``"inverse"``.
+
+    Examples:
+        >>> import torch
+        >>> scaled(torch.tensor([[1.0, 0.0]]), "kept")
+        tensor([[2., 0.]])
+    """
+    if rescale == "kept":
+        return mask * (mask.shape[-1] / mask.sum(-1, keepdim=True).clamp(min=1))
+    return mask / keep if rescale == "inverse" else mask

@@ -1,0 +1,380 @@
+"""A backbone, a method and a likelihood as one module, which is called like the backbone.
+
+It keeps the backbone's own keys in ``state_dict`` and puts everything it adds under ``gflowout.``.
+Built by :func:`gflowout.core.wrap.wrap`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
+
+from gflowout.core import checks
+from gflowout.core.call import CallSpec
+from gflowout.core.inclusion import Inclusion
+from gflowout.core.keys import inner, outer
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.method import Method
+from gflowout.core.modes import evaluating
+from gflowout.core.predictive import Predictive
+from gflowout.core.runner import Runner
+from gflowout.core.scorer import Scorer, check_mask_values, masks_of_draws, masks_of_pass
+from gflowout.core.sites import INPUT, Site
+from gflowout.core.trajectory import Noise, Trajectory
+
+_SEED_LIMIT = 2**62
+
+
+class MaskedModel(nn.Module):
+    """A backbone with masks at its sites; built by :func:`gflowout.wrap`.
+
+    Attributes:
+        backbone: The module that was wrapped.
+        method: Draws the masks and owns the generators.
+        likelihood: What the output means.
+        spec: What the example call taught about the backbone.
+        validate: Whether values are checked in every pass.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(2, 4)
+        >>> model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> model(x).shape  # called like the backbone
+        torch.Size([2, 3])
+        >>> [site.name for site in model.sites]
+        ['1']
+        >>> model.predict(x, samples=5)
+        Predictive(5 samples, mean [2, 3], Categorical(classes=3))
+    """
+
+    backbone: nn.Module
+    method: Method
+    likelihood: Likelihood
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        method: Method,
+        likelihood: Likelihood,
+        spec: CallSpec,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.method = method
+        self.likelihood = likelihood
+        self.spec = spec
+        self.validate = validate
+        self.register_load_state_dict_post_hook(_rename_incompatible)  # type: ignore[no-untyped-call]
+        # Not self.train(): a backbone may keep parts of it, such as a frozen BatchNorm, in eval.
+        self.training = backbone.training
+        for own in (method, likelihood):
+            own.train(backbone.training)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """What was wrapped, in execution order."""
+        return self.method.sites
+
+    def forward(
+        self,
+        *args: Any,
+        y: Tensor | None = None,
+        masks: Sequence[Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the backbone under drawn masks; with labels, return the losses.
+
+        Args:
+            *args: Positional arguments of the backbone.
+            y: Labels. Without them, the result is the backbone's own output under one drawn mask.
+            masks: Masks to use instead of drawing, one [batch, units] per site (or [1, units] for
+                the whole batch), as in ``Losses.masks``.
+            **kwargs: Keyword arguments of the backbone.
+
+        Returns:
+            :class:`Losses` if ``y`` is given, else whatever the backbone returns.
+        """
+        runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
+        if masks is not None and self.validate:
+            check_mask_values(masks, self.method.binary_masks)
+        if y is None:
+            given = None
+            if masks is not None:
+                parts = self.method.mask_parts
+                given = masks_of_pass(masks, self.sites, runner.batch_size(), parts)
+            return runner.run(self.method.draw, Trajectory(given=given))
+        scorer = Scorer(
+            runner, self.likelihood, y, masks, values=self.validate, parts=self.method.mask_parts
+        )
+        losses = self.method.step(scorer)
+        if self.validate and math.isnan(losses.nll.item()):
+            plain = self.spec.explain_nan(self.backbone, args, kwargs)
+            if plain is not None:
+                raise plain
+        return losses
+
+    @torch.no_grad()
+    def predict(
+        self,
+        *args: Any,
+        samples: int | None = None,
+        chunk: int | None = None,
+        generator: torch.Generator | None = None,
+        masks: Sequence[Tensor] | None = None,
+        return_masks: bool = False,
+        **kwargs: Any,
+    ) -> Predictive:
+        """Predict with uncertainty: one output per drawn set of masks.
+
+        The model is run in eval mode and left as it was; PyTorch's random state is left alone, too.
+
+        Args:
+            *args: Positional arguments of the backbone.
+            samples: Number of draws; 20 if not given, or as many as ``masks`` holds.
+            chunk: Draws per pass of the backbone at most, to bound memory; chosen if not given.
+            generator: Source of randomness: the same state gives the same answer, whatever the
+                chunk. Without one, draws follow from PyTorch's random state, which does not move:
+                the same call repeated gives the same answer.
+            masks: Masks to use instead of drawing, one [samples, batch, units] per site, as in
+                ``Predictive.masks``.
+            return_masks: Keep the masks in the result.
+            **kwargs: Keyword arguments of the backbone.
+
+        Returns:
+            Samples, their mean and uncertainty scores.
+        """
+        if "y" in kwargs:
+            raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")
+        if masks is not None and self.validate:
+            check_mask_values(masks, self.method.binary_masks)
+        if samples is not None:
+            checks.integer("samples", samples, low=1)
+        if chunk is not None:
+            checks.integer("chunk", chunk, low=1)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator or None, got {type(generator).__name__}"
+            )
+        runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
+        given = None
+        if masks is not None:
+            given = masks_of_draws(masks, self.sites, runner.batch_size(), self.method.mask_parts)
+        if given:  # a model without sites has none to give
+            if samples not in (None, len(given[0])):
+                raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
+            samples = len(given[0])
+        count = 20 if samples is None else samples
+        seeds = _seeds(count, generator)
+        same = self.method.deterministic and not given
+        # Tensors of inference mode do not tell whether they were changed in place.
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            evaluating(self),
+            runner.own_random_state(),
+        ):
+            outputs, drawn = runner.sample(
+                self.method.draw,
+                self.method.draw_ahead,
+                seeds[:1] if same else seeds,
+                chunk,
+                given,
+                return_masks,
+            )
+        if same:
+            outputs = outputs.expand(count, *outputs.shape[1:])
+            drawn = drawn and [mask.expand(count, *mask.shape[1:]) for mask in drawn]
+        if self.validate and bool(outputs.isnan().any()):
+            plain = self.spec.explain_nan(self.backbone, args, kwargs)
+            if plain is not None:
+                raise plain
+        self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
+        settled, likelihood = self.likelihood.settle(outputs.flatten(0, 1))
+        settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
+        return Predictive(settled, likelihood, drawn)
+
+    @torch.no_grad()
+    def inclusion(
+        self,
+        *args: Any,
+        site: str | None = None,
+        samples: int = 1000,
+        generator: torch.Generator | None = None,
+        names: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Inclusion:
+        """How probable it is that each unit of a site is kept.
+
+        Args:
+            *args: Inputs, where masks depend on the example; then there is an answer for each row.
+                Not needed where all examples share masks, as in ``"id-gflowout"``.
+            site: Name of the site; ``"input"`` if it is one, else the only site.
+            samples: Number of masks to draw.
+            generator: Source of randomness, as for :meth:`predict`.
+            names: Of the units.
+            **kwargs: Keyword arguments of the backbone.
+
+        Examples:
+            >>> import gflowout as gfo
+            >>> net, x = nn.Linear(4, 3), torch.zeros(2, 4)
+            >>> model = gfo.wrap(
+            ...     net, "id-gflowout", ["input"], likelihood=gfo.Categorical(3), example=(x,),
+            ...     preset="features", train_size=100,
+            ... )
+            >>> model.inclusion(samples=500).mean.shape
+            torch.Size([4])
+        """
+        at = self._place(site)
+        checks.integer("samples", samples, low=1)
+        shared = self._shared_masks(samples, generator)
+        if shared is not None:
+            masks = shared[at].unsqueeze(1)
+        elif not args and not kwargs:
+            raise ValueError(
+                f"masks of method {self.method.name!r} are drawn for each example: pass inputs, as "
+                "in model.inclusion(x)"
+            )
+        else:
+            pred = self.predict(
+                *args, samples=samples, generator=generator, return_masks=True, **kwargs
+            )
+            assert pred.masks is not None
+            masks = pred.masks[at]
+        named = names or [f"{self.sites[at].name} {unit}" for unit in range(masks.shape[-1])]
+        return Inclusion(masks.unsqueeze(0), names=named)
+
+    def _place(self, site: str | None) -> int:
+        """Index of a site that may be left to choose."""
+        known = [each.name for each in self.sites]
+        if site is None and INPUT in known:
+            site = INPUT
+        if site is None and len(known) == 1:
+            return 0
+        if site is None:
+            raise ValueError(f"site must be named, one of {', '.join(map(repr, known))}")
+        return known.index(checks.choice("site", site, known))
+
+    def _shared_masks(self, samples: int, generator: torch.Generator | None) -> Any:
+        """Masks that do not depend on inputs, [samples, units] per site, or ``None``."""
+        device = next((each.device for each in self.method.parameters()), torch.device("cpu"))
+        sources = [torch.Generator(device).manual_seed(s) for s in _seeds(samples, generator)]
+        return self.method.draw_ahead(Trajectory(noise=Noise(sources)))
+
+    def set_options(self, **options: Any) -> None:
+        """Change options of the method, for instance to let ``beta`` grow during training.
+
+        Options that shape the parameters (such as ``hidden``) cannot change.
+
+        Args:
+            **options: New values by name.
+        """
+        current = {
+            field.name: getattr(self.method.options, field.name)
+            for field in dataclasses.fields(self.method.options)
+        }
+        kind = type(self.method.options)
+        fixed = [
+            name
+            for name, value in options.items()
+            if name in kind.STRUCTURAL and value != current.get(name)
+        ]
+        if fixed:
+            raise ValueError(f"{fixed[0]} is fixed by wrap: wrap the backbone again to change it")
+        self.method.options = kind.build(self.method.name, None, {**current, **options})
+
+    def parameter_groups(
+        self,
+        lr: float = 1e-3,
+        generator_lr: float = 1e-3,
+        log_z_lr: float = 1e-2,
+        weight_decay: float = 0.0,
+        generator_weight_decay: float = 0.0,
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser, each with its own learning rate.
+
+        Args:
+            lr: For the backbone and the likelihood.
+            generator_lr: For the mask generators.
+            log_z_lr: For the estimate of log Z.
+            weight_decay: For the backbone. The likelihood's noise has none.
+            generator_weight_decay: For the generators and log Z.
+
+        Returns:
+            Groups with ``params``, ``lr``, ``weight_decay`` and ``name``; empty ones are left out.
+            Those of the generators, many small tensors, ask for the fused kernel that optimisers of
+            PyTorch have on CPUs and CUDA; others take no notice.
+        """
+        generators: list[nn.Parameter] = []
+        log_z: list[nn.Parameter] = []
+        for name, parameter in self.method.named_parameters():
+            (log_z if "log_z" in name.split(".") else generators).append(parameter)
+        plain: dict[str, Any] = {}
+        fused = {"fused": True} if _on_known_device([*generators, *log_z]) else plain
+        groups = [
+            ("backbone", list(self.backbone.parameters()), lr, weight_decay, plain),
+            ("likelihood", list(self.likelihood.parameters()), lr, 0.0, plain),
+            ("generator", generators, generator_lr, generator_weight_decay, fused),
+            ("log_z", log_z, log_z_lr, generator_weight_decay, fused),
+        ]
+        return [
+            {"params": parameters, "lr": rate, "weight_decay": decay, "name": name, **more}
+            for name, parameters, rate, decay, more in groups
+            if parameters
+        ]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the backbone's state under its own keys, and ours under ``gflowout.``."""
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        state = super().state_dict(*args, **kwargs)
+        for key in [key for key in state if key.startswith(prefix)]:
+            state[prefix + outer(key[len(prefix) :])] = state.pop(key)
+        return state
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._loading = prefix
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            state_dict[prefix + inner(key[len(prefix) :])] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """Show the method and the sites."""
+        lines = [f"method={self.method.name!r}"]
+        lines += [
+            f"site {site.name!r}: {site.units} units on "
+            + (f"axes {site.axes}" if len(site.axes) > 1 else f"axis {site.axis}")
+            + ("" if site.tokens is None else f", real tokens on axis {site.tokens}")
+            for site in self.sites
+        ]
+        return "\n".join(lines)
+
+
+def _on_known_device(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether optimisers have fused kernels where the parameters are."""
+    return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+
+
+def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
+    """One seed per draw. The global random state is read, not moved."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+    seeds: list[int] = torch.randint(
+        _SEED_LIMIT, (count,), generator=generator, device=generator.device
+    ).tolist()
+    return seeds
+
+
+def _rename_incompatible(model: MaskedModel, incompatible: _IncompatibleKeys) -> None:
+    """Report keys as users know them, also when the model is a part of a larger one."""
+    prefix = model._loading
+    for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
+        keys[:] = [
+            prefix + outer(key[len(prefix) :]) if key.startswith(prefix) else key for key in keys
+        ]

@@ -1,0 +1,306 @@
+"""What one example call teaches: the sites in execution order, and how the backbone is called.
+
+The example is run once as it is and once with its batch doubled. What the two show is kept; what
+they do not show is not assumed. Knows nothing of methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from torch import Tensor, nn
+
+from gflowout.core import checks, tree
+from gflowout.core.call import (
+    Args,
+    CallSpec,
+    Kwargs,
+    first_size,
+    logits_of,
+    named_tensors,
+    real_positions,
+)
+from gflowout.core.hooks import MaskedPass
+from gflowout.core.sites import DROPOUTS, INPUT, Site
+from gflowout.core.trace import Trace, close, doubled_call, quiet, trace_call
+from gflowout.core.units import Units, keep_rates, lay
+
+_MOST_CANDIDATES = 4
+"""Arguments of the size of the batch up to which all combinations are tried."""
+
+
+def split_example(example: Any) -> tuple[Args, Kwargs]:
+    """Return the positional and keyword arguments of ``example``."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, tuple | list):
+        return tuple(example), {}
+    raise TypeError(
+        "example must be a tuple of positional arguments or a dict of keyword arguments of the "
+        f"backbone, such as example=(x[:2],), got {type(example).__name__}"
+    )
+
+
+def learn(
+    backbone: nn.Module,
+    names: Mapping[str, Units],
+    args: Args,
+    kwargs: Kwargs,
+    padding: str | None = None,
+) -> tuple[list[Site], CallSpec, Tensor]:
+    """Run the example; return the sites in execution order, how to call, and the output.
+
+    Args:
+        backbone: The module to call.
+        names: Sites, with what their units are.
+        args: Positional arguments of the example.
+        kwargs: Keyword arguments of the example.
+        padding: Name of the argument that tells real positions from padding.
+    """
+    named = named_tensors(backbone, args, kwargs)
+    if not named:
+        kinds = ", ".join(type(value).__name__ for value in [*args, *kwargs.values()])
+        raise TypeError(
+            f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into tensors "
+            "with torch.as_tensor"
+        )
+    for path, tensor in named.items():
+        if tensor.numel() == 0:
+            raise ValueError(
+                f"example must hold a batch of real inputs, got {path!r} of shape "
+                f"{list(tensor.shape)}"
+            )
+    if padding is not None:
+        checks.choice("padding", padding, named)
+    pristine = tree.clone((args, kwargs))
+    copied = named_tensors(backbone, *pristine)
+    versions = {path: _version(tensor) for path, tensor in copied.items()}
+    try:
+        trace = trace_call(backbone, names, *pristine)
+    except Exception as error:
+        if str(error).startswith(("site ", "the backbone must")):
+            raise
+        raise ValueError(
+            f"the backbone failed on `example` ({_described(named)}): {error}"
+        ) from error
+    mutates = any(_version(tensor) != versions[path] for path, tensor in copied.items())
+    batch = trace.output.shape[0]
+    for name in names:
+        if trace.runs.get(name, 0) != 1:
+            raise ValueError(
+                f"site {name!r} did not run in the forward pass of `example`"
+                if name not in trace.runs
+                else f"site {name!r} ran {trace.runs[name]} times in the forward pass of "
+                "`example`: give each place a submodule of its own and name those"
+            )
+    batched, doubled = _find_batched(backbone, trace, args, kwargs)
+    fixed, unfoldable = _compare(trace, doubled)
+    sites = [
+        _with_consumer(_site(name, shape, units, batch, backbone, doubled), shape, readers)
+        for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
+    ]
+    if padding is not None:
+        tokens = real_positions(padding, named[padding], batch).shape[1]
+        sites = [
+            site.with_tokens(shape, tokens)
+            for site, (_, shape, _) in zip(sites, trace.sites, strict=True)
+        ]
+    spec = CallSpec(
+        shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
+        floating={path: tensor.is_floating_point() for path, tensor in named.items()},
+        batched=batched,
+        foldable=doubled is not None,
+        fixed=fixed,
+        unfoldable=unfoldable,
+        mutates=mutates,
+        footprint=max(trace.largest // max(batch, 1), 1),
+        random=trace.random,
+        parts_at_first_site=bool(sites)
+        and doubled is not None
+        and not trace.random
+        and _parts_at_first(backbone, sites[0], batched, doubled, args, kwargs),
+        padding=padding,
+    )
+    return sites, spec, trace.output
+
+
+def _site(
+    name: str,
+    shape: tuple[int, ...],
+    units: Units,
+    batch: int,
+    backbone: nn.Module,
+    doubled: Trace | None,
+) -> Site:
+    rank = len(shape)
+    if rank < 2:
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}: it needs a batch axis and a unit axis"
+        )
+    axes = _axes(name, shape, units)
+    module = None if name == INPUT else backbone.get_submodule(name)
+    sequence_first = getattr(module, "batch_first", True) is False
+    candidates = [at for at in ((1, 0) if sequence_first else (0, 1)) if at not in axes]
+    if doubled is not None and name in doubled.shapes:
+        # As many steps as examples look alike, but only the batch grows with the batch.
+        after = doubled.shapes[name][0]
+        candidates = [at for at in candidates if after[at] == 2 * shape[at]]
+    elif (
+        doubled is None
+        and rank > 2
+        and not sequence_first
+        and shape[0] == shape[1] == batch
+        and axes[0] > 1
+    ):
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}, in which axes 0 and 1 are of one size and "
+            "either may be the batch: give an example whose batch differs from its other sizes"
+        )
+    batch_axis = next((at for at in candidates if shape[at] == batch), None)
+    if batch_axis is None or (rank == 2 and batch_axis == 1):
+        raise ValueError(
+            f"site {name!r} gives shape {list(shape)}, in which no axis before the units (axis "
+            f"{axes[0]}) is the batch of {batch} that the backbone returns for `example`"
+        )
+    rate = float(module.p) if isinstance(module, DROPOUTS) else None
+    layout = lay(units, axes, tuple(shape[axis] for axis in axes))
+    keep = keep_rates(units, layout)
+    plain = len(axes) == 1 and layout.unit == tuple(range(shape[axes[0]]))
+    return Site(
+        name, layout.units, axes[0], rank, batch_axis, rate,
+        layout=None if plain else layout, keep=keep,
+    )  # fmt: skip
+
+
+def _axes(name: str, shape: tuple[int, ...], units: Units) -> tuple[int, ...]:
+    """Axes of the units, in rising order."""
+    rank = len(shape)
+    wanted = units.axis
+    if wanted is None:
+        wanted = 1 if rank >= 4 else -1
+        if units.patch is not None and rank >= 4:
+            raise ValueError(
+                f"sites: patch of {name!r} needs to know the axes of the picture, as in "
+                "gfo.Units(axis=(2, 3), patch=4)"
+            )
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for axis in wanted:
+        if not -rank <= axis < rank:
+            raise ValueError(f"sites: axis {axis} of {name!r} is outside its shape {list(shape)}")
+    axes = tuple(axis % rank for axis in wanted)
+    if list(axes) != sorted(set(axes)):
+        raise ValueError(
+            f"sites: axis of {name!r} must name different axes in rising order, got {wanted}"
+        )
+    return axes
+
+
+def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int]) -> Site:
+    """Add the first layer after the site that takes as many inputs as it has units.
+
+    Channels that are flattened reach a linear layer as channels times positions.
+    """
+    sizes = {math.prod(site.shape)}
+    if site.axis == 1:
+        sizes.add(math.prod(shape[1:]))
+    consumer = next((name for name, size in readers.items() if size in sizes), None)
+    return dataclasses.replace(site, consumer=consumer)
+
+
+def _find_batched(
+    backbone: nn.Module, trace: Trace, args: Args, kwargs: Kwargs
+) -> tuple[tuple[str, ...], Trace | None]:
+    """Tell which arguments carry the batch: the fewest that may be doubled together.
+
+    An argument of another meaning can happen to have the size of the batch. If nothing works, a
+    single candidate is still taken for the batch.
+    """
+    named = named_tensors(backbone, args, kwargs)
+    batch = trace.output.shape[0]
+    candidates = [path for path, tensor in named.items() if first_size(tensor) == batch]
+    sizes = range(1, len(candidates) + 1) if len(candidates) <= _MOST_CANDIDATES else ()
+    for size in sizes:
+        passes = {
+            chosen: _double(backbone, chosen, trace, args, kwargs)
+            for chosen in combinations(candidates, size)
+        }
+        working = {path for chosen, doubled in passes.items() if doubled for path in chosen}
+        if working:  # more than one choice: an example of one row does not tell them apart
+            chosen = tuple(path for path in candidates if path in working)
+            return chosen, passes.get(chosen) or _double(backbone, chosen, trace, args, kwargs)
+    return tuple(candidates) if len(candidates) == 1 else (), None
+
+
+def _double(
+    backbone: nn.Module, batched: Sequence[str], trace: Trace, args: Args, kwargs: Kwargs
+) -> Trace | None:
+    """Run the example with other rows added to its batch; return the pass if folding is safe.
+
+    It is if the rows of the example come out as they did alone. Added rows must differ: a network
+    that mixes the batch, with its mean say, would not notice copies.
+    """
+    try:
+        second = trace_call(backbone, {}, *doubled_call(backbone, batched, args, kwargs))
+    except Exception:
+        return None
+    batch = len(trace.output)
+    if len(second.output) != 2 * batch or not close(second.output[:batch], trace.output):
+        return None
+    return second
+
+
+def _parts_at_first(
+    backbone: nn.Module,
+    first: Site,
+    batched: Sequence[str],
+    doubled: Trace,
+    args: Args,
+    kwargs: Kwargs,
+) -> bool:
+    """Repeat the doubled example at its first site; tell whether the output comes out repeated.
+
+    What passes by the site has too few rows to fit what comes from it.
+    """
+    if first.batch_axis != 0:
+        return False
+    args, kwargs = doubled_call(backbone, batched, args, kwargs)
+
+    def keep(_: int, activation: Tensor) -> Tensor:
+        return activation.new_ones(1, first.units)
+
+    try:
+        with MaskedPass(backbone, [first], keep, copies=3, parting=True):
+            output = logits_of(quiet(backbone, args, kwargs)[0])
+    except Exception:
+        return False
+    return close(output, tree.repeat(doubled.output, 3))
+
+
+def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules whose output ignores the batch, and those that cannot be repeated."""
+    fixed: list[str] = []
+    unfoldable: list[str] = []
+    if doubled is None:
+        return (), ()
+    for name, shapes in trace.shapes.items():
+        after = doubled.shapes.get(name)
+        empty = any(0 in shape for shape in shapes)
+        if after == shapes and not empty:
+            fixed.append(name)
+        elif empty or after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
+            unfoldable.append(name)
+    return tuple(fixed), tuple(unfoldable)
+
+
+def _described(named: Mapping[str, Tensor]) -> str:
+    return ", ".join(
+        f"{path}: {list(tensor.shape)} {tensor.dtype}" for path, tensor in named.items()
+    )
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,253 @@
+"""Saving and loading: one safetensors file, its configuration as JSON in the header.
+
+A file holds a model; or an ensemble, with one configuration per member and the member's number in
+the names of its tensors. Nothing is ever unpickled. A file is written beside its target and moved
+into place when complete; a file is checked as a whole before anything in memory changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from gflowout.core import atomic_io, checks
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.keys import PREFIX
+from gflowout.core.likelihoods import LIKELIHOODS
+from gflowout.core.model import MaskedModel
+from gflowout.core.saved import FORMAT, KEY, Saved, parts_of, read
+from gflowout.core.sites import INPUT, Site, input_size
+from gflowout.core.wrap import assemble
+
+_OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
+"""Tensors that wrapping added."""
+
+
+def save(
+    model: MaskedModel | Ensemble, path: str | os.PathLike[str], *, backbone: bool = True
+) -> None:
+    """Write a model or an ensemble to one file: weights, method, options, sites and likelihood.
+
+    Args:
+        model: From :func:`gflowout.wrap`, or a :class:`gflowout.Ensemble` of such.
+        path: Where to; replaced if it exists, and only once the new file is complete.
+        backbone: Whether the file has the backbone's weights. Without them it is small, and
+            :func:`load` takes those that the backbone it is given has: for backbones that
+            are kept elsewhere, in a format of their own.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> def build():
+        ...     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x = torch.randn(5, 4)
+        >>> model = gfo.wrap(build(), "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     gfo.save(model, f"{folder}/model.safetensors")
+        ...     loaded = gfo.load(f"{folder}/model.safetensors", build())
+        >>> torch.equal(loaded.predict(x).mean, model.predict(x).mean)
+        True
+    """
+    if not isinstance(model, MaskedModel | Ensemble):
+        raise TypeError(
+            f"model must come from gfo.wrap, got {type(model).__name__}; or be a gfo.Ensemble"
+        )
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to save into")
+    if target.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    checks.boolean("backbone", backbone)
+    tensors = _tensors(model)
+    if not backbone:
+        tensors = {key: value for key, value in tensors.items() if _OURS.match(key)}
+    described = (
+        _config(model)
+        if isinstance(model, MaskedModel)
+        else {
+            "members": [_config(member) for member in model.members],
+            "weights": list(model.weights),
+        }
+    )
+    if not backbone:
+        described["backbone"] = False
+    config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
+    atomic_io.put(target, atomic_io.safetensors(tensors, {KEY: config}))
+
+
+@overload
+def load(path: str | os.PathLike[str], backbone: nn.Module) -> MaskedModel: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str], backbone: Sequence[nn.Module] | Callable[[], nn.Module]
+) -> Ensemble: ...
+
+
+def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
+    """Read a model or an ensemble: its weights go into ``backbone``, which is then wrapped.
+
+    Args:
+        path: A file written by :func:`save`.
+        backbone: With ``save(..., backbone=False)``, the module that was saved, with its weights;
+            else a module of the same architecture as the one that was saved; for an ensemble a
+            list of these, one per member, or a function that builds one.
+
+    Returns:
+        The model or the ensemble, in the train or eval mode of its backbones.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is truncated, of another version or not ours, or a backbone does
+            not fit. All backbones are unchanged then.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import gflowout as gfo
+        >>> net, x = torch.nn.Linear(4, 3), torch.zeros(2, 4)
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     gfo.save(model, Path(folder) / "model.safetensors")
+        ...     again = gfo.load(Path(folder) / "model.safetensors", torch.nn.Linear(4, 3))
+        >>> torch.equal(again.predict(x).mean, model.predict(x).mean)
+        True
+    """
+    single = isinstance(backbone, nn.Module) and not isinstance(backbone, nn.ModuleList)
+    build = callable(backbone) and not isinstance(backbone, nn.Module)
+    several = isinstance(backbone, Sequence | nn.ModuleList)
+    backbones = list(backbone) if several else [] if build else [backbone]
+    _check_bare(backbones)
+    saved, weights = read(Path(path))
+    ensemble = weights is not None
+    if single == ensemble:
+        holds = (
+            f"an ensemble of {len(saved)} models: pass a list of {len(saved)} backbones, or a "
+            "function that builds one"
+            if ensemble
+            else "one model: pass one backbone"
+        )
+        raise ValueError(f"{str(path)!r} holds {holds}")
+    if build:
+        with torch.random.fork_rng(devices=[]):
+            backbones = [backbone() for _ in saved]
+        _check_bare(backbones)
+    if len(backbones) != len(saved):
+        raise ValueError(
+            f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
+            "backbones"
+        )
+    models = [_assembled(one, own) for one, own in zip(saved, backbones, strict=True)]
+    result: MaskedModel | Ensemble = models[0]
+    if ensemble:
+        try:
+            result = Ensemble(models, weights=weights or None)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{str(path)!r} has a damaged configuration: {error}") from error
+    for model, one in zip(models, saved, strict=True):  # from here on, nothing is left to refuse
+        model.load_state_dict(one.tensors, strict=one.whole)
+    return result
+
+
+def _config(model: MaskedModel) -> dict[str, Any]:
+    if type(model.likelihood).__name__ not in LIKELIHOODS:
+        raise TypeError(
+            f"likelihood {type(model.likelihood).__name__} cannot be saved, only "
+            f"{', '.join(LIKELIHOODS)}"
+        )
+    return {
+        "method": model.method.name,
+        "options": dataclasses.asdict(model.method.options),
+        "likelihood": type(model.likelihood).__name__,
+        "likelihood_options": model.likelihood.config(),
+        "sites": [dataclasses.asdict(site) for site in model.sites],
+        "spec": dataclasses.asdict(model.spec),
+        "validate": model.validate,
+    }
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """State as tensors; those that share memory (tied weights) are written twice."""
+    tensors = dict(model.state_dict())
+    for key, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
+    return tensors
+
+
+def _check_bare(backbones: Sequence[Any]) -> None:
+    for backbone in backbones:
+        if not isinstance(backbone, nn.Module) or isinstance(backbone, MaskedModel | Ensemble):
+            raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
+
+
+def _assembled(saved: Saved, backbone: nn.Module) -> MaskedModel:
+    """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
+    where, config = saved.where, saved.config
+    with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
+        parts = parts_of(where, config)
+        method = parts.method(parts.sites, parts.likelihood, parts.options)
+        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
+    _check_backbone(where, backbone, parts.sites)
+    _compare(saved, backbone, added)
+    parts = parts_of(where, config)
+    with torch.random.fork_rng(devices=[]):
+        return assemble(
+            backbone,
+            parts.method.name,
+            parts.sites,
+            parts.likelihood,
+            parts.spec,
+            parts.options,
+            bool(config["validate"]),
+        )
+
+
+def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
+    names = dict(backbone.named_modules())
+    for site in sites:
+        if site.name != INPUT and site.name not in names:
+            raise ValueError(
+                f"the backbone ({type(backbone).__name__}) has no submodule {site.name!r}, which "
+                f"is a site of {where}: it is of another architecture"
+            )
+        reader = names.get(site.consumer or "")
+        if site.consumer is not None and (reader is None or input_size(reader) is None):
+            raise ValueError(
+                f"the backbone ({type(backbone).__name__}) has no linear or convolutional layer "
+                f"{site.consumer!r}, which reads site {site.name!r}: it is of another architecture"
+            )
+
+
+def _compare(saved: Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
+    """Raise unless the file has exactly the model's tensors, before any is copied."""
+    where, tensors = saved.where, saved.tensors
+    expected = dict(backbone.state_dict()) if saved.whole else {}
+    for part, state in added.items():
+        expected |= {f"{PREFIX}.{part}.{key}": value for key, value in state.items()}
+    name = type(backbone).__name__
+    for problem, keys in (
+        ("lacks", expected.keys() - tensors.keys()),
+        ("has, beyond the backbone's,", tensors.keys() - expected.keys()),
+    ):
+        if keys:
+            listed = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            raise ValueError(
+                f"{where} does not fit the backbone ({name}): it {problem} {len(keys)} "
+                f"tensors: {listed}"
+            )
+    for key, tensor in tensors.items():
+        if tensor.shape != expected[key].shape:
+            raise ValueError(
+                f"{where} does not fit the backbone ({name}): {key!r} has shape "
+                f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
+            )

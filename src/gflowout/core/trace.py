@@ -1,0 +1,167 @@
+"""Runs of the example call, and what one shows: sites in execution order, shapes, readers.
+
+Observes only; what follows from it is concluded in :mod:`gflowout.core.probe`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout.core import tree
+from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
+from gflowout.core.hooks import MaskedPass, input_tensor, main_tensor
+from gflowout.core.modes import evaluating
+from gflowout.core.sites import INPUT, input_size
+from gflowout.core.units import Units
+
+_CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+_FEATURES_LAST = (
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Embedding,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+)
+
+
+class Trace:
+    """What a pass over the example shows."""
+
+    def __init__(self) -> None:
+        self.output = torch.empty(0)
+        self.sites: list[tuple[str, tuple[int, ...], Units]] = []
+        self.readers: list[dict[str, int]] = []  # per site, layers that ran later: input sizes
+        self.runs: dict[str, int] = {}
+        self.shapes: dict[str, list[tuple[int, ...]]] = {}
+        self.largest = 0
+        self.random = False
+
+
+def trace_call(
+    backbone: nn.Module, names: Mapping[str, Units], args: Args, kwargs: Kwargs
+) -> Trace:
+    """Run the call once and note what it shows."""
+    trace = Trace()
+    units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
+    follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
+
+    def record(name: str, activation: Tensor) -> None:
+        trace.runs[name] = trace.runs.get(name, 0) + 1
+        wanted = names[name]
+        axis = wanted.axis
+        if axis is None and units is not None and activation.dim() > 2:
+            known, size = units
+            axis = known if activation.shape[known] == size else None
+            square = activation.dim() == 3 and activation.shape[1] == activation.shape[2]
+            if axis == 1 and square and activation is not follows:
+                raise ValueError(
+                    f"site {name!r} gives shape {list(activation.shape)}, in which axes 1 and 2 "
+                    "are of one size: say which holds the units, as in "
+                    f"sites={{{name!r}: 2}}"
+                )
+        wanted = dataclasses.replace(wanted, axis=axis)
+        trace.sites.append((name, tuple(activation.shape), wanted))
+        trace.readers.append({})
+
+    def hook_for(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            nonlocal units, follows
+            found = [tensor for _, tensor in tree.tensors(output)]
+            trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in found)
+            trace.largest = max([trace.largest, *(tensor.numel() for tensor in found)])
+            size = input_size(module)
+            if size is not None:
+                for later in trace.readers:
+                    later.setdefault(name, size)
+            if found and found[0].dim() > 2:
+                if isinstance(module, _CHANNELS_FIRST):
+                    units = (1, found[0].shape[1])
+                elif isinstance(module, _FEATURES_LAST):
+                    units = (-1, found[0].shape[-1])
+                chained = follows is not None and len(args) == 1 and args[0] is follows
+                same = chained and found[0].shape == args[0].shape
+                if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
+                    follows = found[0]
+            if name in names:
+                record(name, main_tensor(output, name))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(hook_for(name))
+        for name, module in backbone.named_modules()
+        if name
+    ]
+    try:
+        if INPUT in names:
+            record(INPUT, input_tensor(args, kwargs)[1])
+        output, trace.random = quiet(backbone, args, kwargs)
+        trace.output = logits_of(output)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return trace
+
+
+def quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
+    """Run the backbone without gradients, in eval mode, leaving the random state alone.
+
+    Returns:
+        Its output, and whether it drew random numbers.
+    """
+    with (
+        torch.no_grad(),
+        evaluating(backbone),
+        torch.random.fork_rng(devices=[]),
+        MaskedPass(backbone, (), lambda index, activation: activation),
+    ):
+        before = torch.get_rng_state()
+        output = backbone(*args, **kwargs)
+        return output, not torch.equal(torch.get_rng_state(), before)
+
+
+def doubled_call(
+    backbone: nn.Module, batched: Sequence[str], args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
+    """The example call with other rows added to its batch; a copy, which may be changed."""
+    named = named_tensors(backbone, args, kwargs)
+    inputs = {id(tensor) for path, tensor in named.items() if path in batched}
+    doubled: tuple[Args, Kwargs] = tree.map_tensors(
+        lambda _, tensor: (
+            torch.cat([tensor, _other_rows(tensor)]) if id(tensor) in inputs else tensor.clone()
+        ),
+        (args, kwargs),
+    )
+    return doubled
+
+
+def close(output: Tensor, expected: Tensor) -> bool:
+    """Whether two passes gave the same, up to rounding."""
+    return output.shape == expected.shape and torch.allclose(
+        output, expected, rtol=1e-3, atol=1e-4, equal_nan=True
+    )
+
+
+def _other_rows(tensor: Tensor) -> Tensor:
+    """Rows that differ from the given ones and are as valid as can be told."""
+    other = tensor.flip(0)
+    if tensor.is_floating_point():
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0))
+        return other + 0.1 * noise.to(tensor)
+    return other.flip(-1) if tensor.dim() > 1 else other

@@ -1,0 +1,223 @@
+"""What one unit of a site is: a feature, a group of features, a pixel, a patch, a token.
+
+:class:`Units` is what a user says of a site, :class:`Layout` what it means for an activation of
+known shape. Knows nothing of modules, methods or passes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout.core import checks
+
+ALWAYS = -1
+"""The unit of elements that are never masked."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is switched on and off as one at a site, and how likely before training.
+
+    Cells are numbered along ``axis``: features of a vector, channels, or, with several axes,
+    positions (row by row). Every cell is a unit of its own unless it belongs to a group.
+
+    Attributes:
+        axis: Axis of the activation that holds the cells; several, in rising order, for the pixels
+            of an image, ``(2, 3)``. ``None``: features (last axis), or channels (axis 1 of an image
+            map).
+        groups: Cells that live or die together, such as the one-hot columns of one variable.
+        patch: Side of the squares that are one cell, on all axes or on each; 1 is a pixel.
+        keep: Keep rate that the method starts from, or has as its prior: one number, or one per
+            cell, the same within a group. ``None``: the method's own option.
+        always: Cells that are never masked.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net = torch.nn.Linear(5, 2)
+        >>> sites = {"input": gfo.Units(groups=[[0, 1, 2]], always=[4], keep=0.2)}
+        >>> example = (torch.zeros(2, 5),)
+        >>> model = gfo.wrap(net, "mc", sites, likelihood=gfo.Categorical(2), example=example)
+        >>> model.sites[0].units
+        2
+    """
+
+    axis: int | tuple[int, ...] | None = None
+    groups: Sequence[Sequence[int]] = ()
+    patch: int | tuple[int, ...] | None = None
+    keep: float | Sequence[float] | None = None
+    always: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a shape."""
+        axes = self.axis if isinstance(self.axis, tuple | list) else (self.axis,)
+        for axis in axes:
+            lone = axis is None and len(axes) == 1
+            if isinstance(axis, bool) or not (lone or isinstance(axis, Integral)):
+                raise TypeError(f"axis must be an integer or a tuple of them, got {self.axis!r}")
+        if not axes or len(set(axes)) < len(axes):
+            raise ValueError(f"axis must name every axis once, got {self.axis!r}")
+        if isinstance(self.axis, tuple | list):
+            object.__setattr__(self, "axis", tuple(map(int, self.axis)))
+        sides = self.patch if isinstance(self.patch, tuple | list) else (self.patch,)
+        for side in sides:
+            if side is not None:
+                checks.integer("patch", side, low=1)
+        for name in ("groups", "always"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not hasattr(value, "__iter__"):
+                raise TypeError(f"{name} must be a list, got {value!r}")
+        for group in self.groups:
+            if not hasattr(group, "__iter__"):
+                raise TypeError(f"groups must hold lists of cells, got {group!r}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The unit of every element of an activation.
+
+    Attributes:
+        axes: Of the activation, in rising order.
+        shape: Sizes on these axes.
+        unit: Of every element, row by row; ``ALWAYS`` for those that are never masked.
+
+    Examples:
+        >>> layout = Layout((1,), (4,), (0, 0, 1, ALWAYS))
+        >>> layout.widen(torch.tensor([[0.0, 1.0]]))
+        tensor([[0., 0., 1., 1.]])
+        >>> layout.narrow(torch.tensor([[1.0, 3.0, 5.0, 7.0]]))
+        tensor([[2., 5.]])
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    unit: tuple[int, ...]
+
+    @cached_property
+    def units(self) -> int:
+        """Number of units."""
+        return max(self.unit) + 1
+
+    @cached_property
+    def _index(self) -> Tensor:
+        index = torch.tensor(self.unit)
+        return torch.where(index == ALWAYS, self.units, index)
+
+    @cached_property
+    def _count(self) -> Tensor:
+        return self._index.bincount(minlength=self.units + 1)[: self.units]
+
+    def widen(self, mask: Tensor) -> Tensor:
+        """Masks of units, [rows, units], as masks of elements, [rows, elements]."""
+        index = self._index.to(mask.device)
+        return F.pad(mask, (0, 1), value=1.0).index_select(1, index)
+
+    def narrow(self, values: Tensor) -> Tensor:
+        """Values of elements, [rows, elements], averaged over those of every unit."""
+        sums = values.new_zeros(values.shape[0], self.units + 1)
+        sums = sums.index_add(1, self._index.to(values.device), values)
+        return sums[:, : self.units] / self._count.to(values)
+
+
+def lay(units: Units, axes: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
+    """Number the units of an activation.
+
+    Args:
+        units: What the user wants.
+        axes: Of the activation, in rising order.
+        shape: Sizes on these axes.
+
+    Examples:
+        >>> lay(Units(patch=2), (2, 3), (2, 4)).unit
+        (0, 0, 1, 1, 0, 0, 1, 1)
+    """
+    cell = _cells(units, shape)
+    count = max(cell) + 1
+    owner, grouped = list(range(count)), set[int]()
+    for group in units.groups:
+        members = [_cell("groups", each, count) for each in group]
+        if not members:
+            raise ValueError("groups must not hold an empty group")
+        for each in members:
+            if each in grouped:
+                raise ValueError(f"groups: cell {each} is named twice")
+            grouped.add(each)
+            owner[each] = members[0]
+    for each in (_cell("always", each, count) for each in units.always):
+        if each in grouped:
+            raise ValueError(f"always: cell {each} is in a group as well; name it once")
+        owner[each] = ALWAYS
+    number = {ALWAYS: ALWAYS}
+    for each in owner:
+        number.setdefault(each, len(number) - 1)
+    if len(number) == 1:
+        raise ValueError("always holds every cell, so that nothing is left to mask")
+    return Layout(axes, shape, tuple(number[owner[each]] for each in cell))
+
+
+def keep_rates(units: Units, layout: Layout) -> tuple[float, ...] | None:
+    """Keep rate of every unit, if the user gave any.
+
+    Examples:
+        >>> units = Units(groups=[[0, 1]], keep=[0.2, 0.2, 0.9])
+        >>> keep_rates(units, lay(units, (1,), (3,)))
+        (0.2, 0.9)
+    """
+    if units.keep is None:
+        return None
+    given: Any = units.keep
+    if isinstance(given, Real):
+        return (_rate(float(given)),) * layout.units
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(f"keep must be a rate, or one for each cell, got {given!r}")
+    cell = _cells(units, layout.shape)
+    rates = [float(rate) for rate in given]
+    if len(rates) != max(cell) + 1:
+        raise ValueError(
+            f"keep must be one rate or one for each of the {max(cell) + 1} cells, got {len(rates)}"
+        )
+    found: dict[int, float] = {}
+    for each, unit in zip(cell, layout.unit, strict=True):
+        if unit != ALWAYS and found.setdefault(unit, _rate(rates[each])) != rates[each]:
+            raise ValueError(
+                f"keep must be the same within a group, got {found[unit]:g} and {rates[each]:g}"
+            )
+    return tuple(found[unit] for unit in range(layout.units))
+
+
+def _cells(units: Units, shape: tuple[int, ...]) -> list[int]:
+    """Cell of every element, row by row."""
+    sides = units.patch if isinstance(units.patch, tuple | list) else (units.patch,) * len(shape)
+    if len(sides) != len(shape):
+        raise ValueError(f"patch must have one side for each of {len(shape)} axes, got {sides}")
+    steps = [1 if side is None else side for side in sides]
+    counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
+    found = []
+    for place in itertools.product(*map(range, shape)):
+        cell = 0
+        for at, step, count in zip(place, steps, counts, strict=True):
+            cell = cell * count + at // step
+        found.append(cell)
+    return found
+
+
+def _cell(name: str, cell: int, count: int) -> int:
+    cell = checks.integer(f"{name}: a cell", cell, low=0)
+    if cell >= count:
+        raise ValueError(f"{name}: a cell must be below {count}, their number here, got {cell}")
+    return cell
+
+
+def _rate(rate: float) -> float:
+    if isinstance(rate, float) and math.isclose(rate, 1.0):
+        raise ValueError("keep must be below 1, got 1; name cells that must stay in always")
+    return checks.number("keep", rate, low=0, high=1, open_low=True, open_high=True)

@@ -1,0 +1,144 @@
+"""``wrap``: any ``nn.Module`` with masks at its sites, as an ``nn.Module`` of the same use.
+
+Arguments are checked here, and the example call is made; what comes out is a
+:class:`~gflowout.core.model.MaskedModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from gflowout.core import checks
+from gflowout.core.call import CallSpec
+from gflowout.core.find_sites import SiteNames, find
+from gflowout.core.keys import PREFIX
+from gflowout.core.likelihoods import Likelihood
+from gflowout.core.memory_format import warn_of_unsafe_layers
+from gflowout.core.method import METHODS
+from gflowout.core.model import MaskedModel
+from gflowout.core.probe import learn, split_example
+from gflowout.core.sites import Site
+
+RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_masks"})
+"""Keywords that the wrapped model takes for itself."""
+
+
+def wrap(
+    backbone: nn.Module,
+    method: str = "gflowout",
+    sites: SiteNames = None,
+    *,
+    likelihood: Likelihood,
+    example: Any,
+    padding: str | None = None,
+    preset: str | None = None,
+    validate: bool = True,
+    **options: Any,
+) -> MaskedModel:
+    """Give a module masks at its sites and a way to learn and draw them.
+
+    Args:
+        backbone: Any module. It is used, not copied; its weights and keys stay its own.
+        method: One of the names in ``docs/methods.md``, such as ``"gflowout"`` or ``"mc"``.
+        sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
+            input itself; a mapping from these to the axis of the units, where it cannot be told, or
+            to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
+            ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the module as it is.
+        likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
+            :class:`MultiLabel` or :class:`Gaussian`.
+        example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
+            are enough; nothing is trained on them.
+        padding: Name of an argument of the backbone, [batch, tokens], that is not 0 (or True) where
+            a position is real, such as ``"attention_mask"``. Mask generators then see averages over
+            real positions, so that masks do not depend on how far a sentence was padded; see
+            :meth:`gflowout.core.sites.Site.pool`. A call without it counts every position.
+        preset: ``"paper"`` for the paper's own values of the options; ``"features"``, with
+            ``"id-gflowout"``, for those that find which inputs matter.
+        validate: Check the values of labels, inputs and outputs in every pass. Costs a few
+            microseconds, and a synchronisation on accelerators.
+        **options: Options of the method. ``"gflowout"``: ``temperature``, ``epsilon``, ``beta``,
+            ``prior_keep``, ``rescale``, ``hidden``, ``log_z``, ``draws``, ``blocks``;
+            ``"id-gflowout"`` also ``group_size`` and ``train_size``; ``"mc"``: ``rate``,
+            ``rescale``. Each is described, with its default, in the ``Options`` class of
+            its method, ``gflowout.methods.METHODS["gflowout"].Options``.
+
+    Returns:
+        A module that is called like the backbone.
+
+    Examples:
+        >>> import torch
+        >>> import gflowout as gfo
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        >>> x, y = torch.randn(8, 4), torch.randint(3, (8,))
+        >>> model = gfo.wrap(net, sites=["1"], likelihood=gfo.Categorical(3), example=(x[:2],))
+        >>> losses = model(x, y=y)
+        >>> losses.total.backward()
+        >>> model.predict(x).mean.shape
+        torch.Size([8, 3])
+    """
+    if not isinstance(backbone, nn.Module):
+        raise TypeError(f"backbone must be an nn.Module, got {type(backbone).__name__}")
+    if isinstance(backbone, MaskedModel):
+        raise TypeError("backbone is wrapped already: wrap gfo.unwrap(model) instead")
+    if not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
+            f"{likelihood!r}"
+        )
+    if not isinstance(validate, bool):
+        raise TypeError(f"validate must be True or False, got {validate!r}")
+    checks.choice("method", method, METHODS)
+    built = METHODS[method].Options.build(method, preset, options)
+    names = find(backbone, sites, empty=METHODS[method].deterministic)
+    args, kwargs = split_example(example)
+    taken = RESERVED & kwargs.keys()
+    if taken:
+        raise ValueError(
+            f"example: {sorted(taken)[0]!r} is a keyword of the wrapped model's own ("
+            f"{', '.join(sorted(RESERVED))}); give this argument of the backbone by position, or "
+            "rename it"
+        )
+    learned, spec, output = learn(backbone, names, args, kwargs, padding)
+    warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
+    model = assemble(backbone, method, learned, likelihood, spec, built, validate)
+    model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
+    return model
+
+
+def assemble(
+    backbone: nn.Module,
+    method: str,
+    sites: Sequence[Site],
+    likelihood: Likelihood,
+    spec: CallSpec,
+    options: Any,
+    validate: bool = True,
+) -> MaskedModel:
+    """Build a wrapped model from parts that are known already."""
+    if hasattr(backbone, PREFIX):
+        raise ValueError(f"the backbone has an attribute {PREFIX!r}, which wrapping needs")
+    module = METHODS[method](sites, likelihood, options)
+    device = next((tensor.device for tensor in backbone.parameters()), None)
+    if device is not None:
+        module, likelihood = module.to(device), likelihood.to(device)
+    return MaskedModel(backbone, module, likelihood, spec, validate)
+
+
+def unwrap(model: MaskedModel) -> nn.Module:
+    """Return the backbone of a wrapped model, with the weights it has now.
+
+    Examples:
+        >>> import torch
+        >>> import gflowout as gfo
+        >>> net = nn.Sequential(nn.Linear(4, 3))
+        >>> example = (torch.zeros(2, 4),)
+        >>> model = gfo.wrap(net, "mc", ["0"], likelihood=gfo.Categorical(3), example=example)
+        >>> gfo.unwrap(model) is net
+        True
+    """
+    if not isinstance(model, MaskedModel):
+        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
+    return model.backbone

@@ -1,0 +1,337 @@
+"""A wrapped model as ``transformers.Trainer`` takes it, and predictions over a data set.
+
+``Trainer`` wants a module that takes ``labels`` and returns ``loss`` and ``logits``; that is all
+there is to :class:`TrainerModel`, so subclasses of ``Trainer``, callbacks, checkpoints and
+``compute_metrics`` stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments, default_data_collator
+from transformers.utils.generic import ModelOutput
+
+from gflowout.core import checks, random
+from gflowout.core.call import logits_of
+from gflowout.core.likelihoods import Categorical, Gaussian
+from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
+from gflowout.integrations.huggingface.defaults import parameters, refuse_checkpointing
+
+LABELS = ("labels", "label", "label_ids")
+"""What data sets call the labels."""
+
+
+@dataclass
+class MaskedOutput(ModelOutput):
+    """What a :class:`TrainerModel` returns.
+
+    Attributes:
+        loss: In training what the method minimises, in which the likelihood of an example is that
+            of all its labels. In evaluation the negative log-likelihood per label that counts, as
+            ``transformers`` has it: per token in token classification, per yes or no for several
+            labels. In regression per example, where ``transformers`` has the squared error.
+            ``None`` without labels.
+        logits: In evaluation such that their softmax (sigmoid for several labels) is the mean
+            predicted probability; means in regression. In training those of one drawn mask, which
+            a posterior draws that may have seen the labels: no measure of how good a model is.
+        nll: In training, the part of the loss that trains the backbone.
+        tb: In training, the part that trains the posterior.
+        prior: In training, the part that trains the prior.
+
+    Examples:
+        >>> MaskedOutput(loss=torch.tensor(0.5), logits=torch.zeros(1, 2)).to_tuple()
+        (tensor(0.5000), tensor([[0., 0.]]))
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    nll: Tensor | None = None
+    tb: Tensor | None = None
+    prior: Tensor | None = None
+
+
+class _Forward:
+    """A ``forward`` that shows the backbone's signature: ``Trainer`` drops columns by it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self.function
+        bound: Any = functools.partial(self.function, instance)
+        bound.__signature__ = inspect.signature(instance.model.backbone.forward)
+        return bound
+
+
+class TrainerModel(nn.Module):
+    """A wrapped model that ``transformers.Trainer`` can train and evaluate.
+
+    Args:
+        model: From :func:`wrap_transformer` or :func:`gflowout.wrap`.
+        samples: Draws per example in evaluation.
+        seed: Of the draws in evaluation. Every evaluation begins with it, so that what changed is
+            the model; batches of one evaluation have different draws.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> net = nn.Linear(4, 3)
+        >>> x, labels = torch.randn(8, 4), torch.randint(3, (8,))
+        >>> model = gfo.wrap(net, sites=["input"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> trainable = TrainerModel(model)
+        >>> trainable(x, labels=labels).loss.backward()
+        >>> trainable.eval()(x).logits.softmax(-1).sum(-1).allclose(torch.ones(8))
+        True
+    """
+
+    accepts_loss_kwargs = False
+    """``Trainer`` then divides the loss by the number of accumulated batches."""
+
+    def __init__(self, model: MaskedModel, samples: int = 20, seed: int = 0) -> None:
+        super().__init__()
+        if not isinstance(model, MaskedModel):
+            raise TypeError(
+                f"model must come from wrap_transformer or gfo.wrap, got {type(model).__name__}"
+            )
+        self.model = model
+        self.samples = checks.integer("samples", samples, low=1)
+        self.seed = checks.integer("seed", seed, low=0)
+        self.training = model.training
+        self._evaluated = 0
+        self.register_state_dict_post_hook(_part)  # type: ignore[no-untyped-call]
+        if getattr(model.method.options, "train_size", 1) is None:
+            warnings.warn(
+                f"train_size was not given to method {model.method.name!r}: every batch will be "
+                "taken for the whole training set; pass train_size=len(train_dataset) when "
+                "wrapping, or model.set_options(train_size=...) before training",
+                stacklevel=2,
+            )
+
+    @property
+    def config(self) -> Any:
+        """The backbone's configuration, which ``Trainer`` and its callbacks read."""
+        return getattr(self.model.backbone, "config", None)
+
+    def train(self, mode: bool = True) -> TrainerModel:
+        """Set the mode; every evaluation begins with the same draws."""
+        self._evaluated = 0
+        return super().train(mode)
+
+    @_Forward
+    def forward(self, *args: Any, labels: Tensor | None = None, **inputs: Any) -> MaskedOutput:
+        """A training pass in train mode, a prediction in eval mode.
+
+        Args:
+            *args: Positional arguments of the backbone.
+            labels: As ``Trainer`` hands them over.
+            **inputs: Keyword arguments of the backbone.
+        """
+        run = self._learn if self.training else self._score
+        return run(args, labels, inputs)
+
+    def _learn(self, args: Any, labels: Tensor | None, inputs: Any) -> MaskedOutput:
+        if labels is None:
+            raise ValueError(
+                "labels must be given in training: the masks are learned from them. Label "
+                "smoothing and compute_loss_func of Trainer keep them from the model; leave both "
+                "out, or call eval()"
+            )
+        refuse_checkpointing(self.model.backbone)
+        seen: list[Tensor] = []
+
+        def keep(_: nn.Module, __: Any, output: Any) -> None:
+            seen.append(logits_of(output).detach()[: len(labels)])
+
+        handle = self.model.backbone.register_forward_hook(keep)
+        try:
+            losses = self.model(*args, y=labels, **inputs)
+        finally:
+            handle.remove()
+        parts = {name: getattr(losses, name).detach() for name in ("nll", "tb", "prior")}
+        return MaskedOutput(loss=losses.total, logits=seen[0], **parts)
+
+    def _score(self, args: Any, labels: Tensor | None, inputs: Any) -> MaskedOutput:
+        source = random.generator(self.seed, "evaluate", self._evaluated)
+        self._evaluated += 1
+        pred = self.model.predict(*args, samples=self.samples, generator=source, **inputs)
+        loss = None if labels is None else -pred.log_prob(labels).sum() / _counted(pred, labels)
+        return MaskedOutput(loss=loss, logits=mean_logits(pred))
+
+    def optimizers(
+        self, args: TrainingArguments, *, generator_lr: float = 1e-3, log_z_lr: float = 1e-2
+    ) -> tuple[torch.optim.Optimizer, None]:
+        """An optimiser for ``Trainer(..., optimizers=...)``, with a learning rate for each part.
+
+        AdamW with the learning rate, decay, betas and epsilon of ``args`` for the backbone
+        (no decay for biases and norms); generators have rates of their own. ``Trainer`` makes the
+        schedule as ever: it multiplies all rates alike.
+
+        Args:
+            args: Of the ``Trainer``.
+            generator_lr: Learning rate of the mask generators.
+            log_z_lr: Learning rate of the estimate of log Z.
+        """
+        groups: list[dict[str, Any]] = []
+        for group in self.model.parameter_groups(
+            args.learning_rate, generator_lr, log_z_lr, args.weight_decay
+        ):
+            learned = [each for each in group["params"] if each.requires_grad]
+            decayed = [each for each in learned if each.dim() > 1]
+            plain = [each for each in learned if each.dim() <= 1]
+            parts = [(decayed, group["weight_decay"]), (plain, 0.0)]
+            groups += [{**group, "params": own, "weight_decay": by} for own, by in parts if own]
+        betas = (args.adam_beta1, args.adam_beta2)
+        return torch.optim.AdamW(groups, betas=betas, eps=args.adam_epsilon), None
+
+    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: layers would be recomputed without masks."""
+        raise ValueError(
+            "gradient_checkpointing must be False: layers would be recomputed without masks"
+        )
+
+
+def _counted(pred: Predictive, labels: Tensor) -> int:
+    """How many labels a loss of ``transformers`` would be averaged over; examples in regression."""
+    likelihood = pred.likelihood
+    if isinstance(likelihood, Gaussian):
+        return len(labels)
+    if isinstance(likelihood, Categorical) and likelihood.ignore_index is not None:
+        return max(int((labels != likelihood.ignore_index).sum()), 1)
+    return labels.numel()
+
+
+def mean_logits(pred: Predictive) -> Tensor:
+    """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
+
+    Args:
+        pred: A prediction; in regression, the means are returned.
+
+    Examples:
+        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
+        >>> mean_logits(pred).softmax(-1)
+        tensor([[0.7500, 0.2500]])
+    """
+    if isinstance(pred.likelihood, Gaussian):
+        return pred.mean
+    tiny = torch.finfo(pred.mean.dtype).tiny  # a probability of 0 would be a logit of -inf
+    if isinstance(pred.likelihood, Categorical):
+        return pred.mean.clamp(min=tiny).log()
+    return pred.mean.clamp(min=tiny).log() - (1 - pred.mean).clamp(min=tiny).log()
+
+
+def predict_dataset(
+    model: MaskedModel | TrainerModel,
+    dataset: Any,
+    collate: Callable[[list[Any]], Mapping[str, Any]] | None = None,
+    *,
+    batch_size: int = 32,
+    samples: int = 20,
+    seed: int = 0,
+) -> Predictive:
+    """Predict all of a data set with uncertainty.
+
+    Args:
+        model: A wrapped transformer, or what ``Trainer`` trained.
+        dataset: As ``Trainer`` takes it: rows are dicts. Labels and columns that the backbone does
+            not take are left out.
+        collate: Makes a batch of rows, ``trainer.data_collator`` say; ``None``: rows are of one
+            length, and are stacked.
+        batch_size: Rows per batch.
+        samples: Draws per row.
+        seed: Of the draws; the answer depends on it and on ``batch_size``.
+
+    Returns:
+        One prediction, on the CPU. In token classification, batches are padded to the longest
+        with logits of 0: leave out positions that are padding.
+
+    Examples:
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32, num_labels=3,
+        ... )
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> row = {"input_ids": [1, 7, 9], "attention_mask": [1, 1, 1], "labels": 0}
+        >>> predict_dataset(model, [row] * 5, batch_size=2)
+        Predictive(20 samples, mean [5, 3], Categorical(classes=3))
+    """
+    masked = model.model if isinstance(model, TrainerModel) else model
+    if not isinstance(masked, MaskedModel):
+        raise TypeError(f"model must come from wrap_transformer, got {type(model).__name__}")
+    checks.integer("batch_size", batch_size, low=1)
+    checks.integer("seed", seed, low=0)
+    taken = [name for name in parameters(masked.backbone) if name not in LABELS]
+    device = next(each.device for each in masked.parameters())
+    source = torch.Generator().manual_seed(seed)
+
+    def joined(rows: list[Any]) -> dict[str, Any]:
+        kept = [_columns(row, taken) for row in rows]
+        batch = _stacked(kept) if collate is None else collate(kept)
+        return {name: value for name, value in batch.items() if name not in LABELS}
+
+    loader = DataLoader(dataset, batch_size=batch_size, collate_fn=joined)
+    parts = []
+    for batch in loader:
+        placed: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in batch.items()
+        }
+        parts.append(masked.predict(**placed, samples=samples, generator=source).to("cpu"))
+    return Predictive.join(_of_one_length(parts))
+
+
+def _columns(row: Any, taken: Sequence[str]) -> dict[str, Any]:
+    """The labels of a row, and the columns that the backbone takes."""
+    if not isinstance(row, Mapping):
+        raise TypeError(
+            f"dataset must have rows that are dicts, got {type(row).__name__}; the backbone takes "
+            f"the columns {', '.join(taken)}"
+        )
+    if not any(name in taken for name in row):
+        raise ValueError(
+            "dataset must have a column that the backbone takes, got "
+            f"{', '.join(map(str, row)) or 'none'}; it takes {', '.join(taken)}"
+        )
+    return {name: row[name] for name in row if name in taken or name in LABELS}
+
+
+def _stacked(rows: list[dict[str, Any]]) -> Mapping[str, Any]:
+    try:
+        stacked: Mapping[str, Any] = default_data_collator(rows)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "collate must be given, since rows cannot be stacked as they are (of different "
+            f"lengths?): collate=DataCollatorWithPadding(tokenizer), say. {error}"
+        ) from error
+    return stacked
+
+
+def _of_one_length(parts: Sequence[Predictive]) -> list[Predictive]:
+    """Outputs of sequences, [samples, batch, tokens, ...], padded with 0 to the longest."""
+    if parts and parts[0].outputs.dim() > 3:
+        longest = max(part.outputs.shape[2] for part in parts)
+        padded = [F.pad(p.outputs, (0, 0, 0, longest - p.outputs.shape[2])) for p in parts]
+        return [Predictive(own, p.likelihood) for own, p in zip(padded, parts, strict=True)]
+    return list(parts)
+
+
+def _part(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Write tied weights twice: the file format of ``Trainer`` knows no shared memory."""
+    seen: set[int] = set()
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.numel():
+            memory = value.untyped_storage().data_ptr()
+            state[key] = value.clone() if memory in seen else value
+            seen.add(memory)

@@ -1,0 +1,344 @@
+"""``GFlowOutClassifier`` and ``GFlowOutRegressor``: targets in, predictions out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+
+from gflowout.core import checks
+from gflowout.core.likelihoods import Binary, Categorical, Gaussian
+from gflowout.core.predictive import Predictive
+from gflowout.integrations.sklearn import tabular
+from gflowout.integrations.sklearn.base import AUTO, Estimator
+from gflowout.integrations.sklearn.tabular import Floats
+
+MOST_REPEATED = 10
+"""Repetitions per row on average, from which weights were probably not meant as such."""
+
+
+class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
+    """A network with learned masks that tells classes, and how sure it is.
+
+    Arguments that are ``None`` have values that depend on what is masked, see ``docs/sklearn.md``.
+    Features are named by number, or by column name where ``X`` was a DataFrame.
+
+    Args:
+        method: Name of a method, such as ``"gflowout"``, ``"id-gflowout"`` or ``"mc"``; ``"auto"``
+            is ``"gflowout"``, or ``"id-gflowout"`` with ``mask_inputs``.
+        hidden: Widths of the hidden layers.
+        mask_inputs: Learn which features are needed; gives ``inclusion_``, ``get_support`` and
+            ``transform``.
+        mask_hidden: Mask hidden units; ``"auto"``: unless ``mask_inputs``.
+        options: Options of the method, as for :func:`gflowout.wrap`.
+        samples: Draws per prediction.
+        chains: Networks whose predictions are pooled.
+        epochs: Passes over the training rows at most.
+        batch_size: Rows per step at most.
+        lr: Learning rate of the networks.
+        generator_lr: Learning rate of the mask generators.
+        weight_decay: Of the networks.
+        validation_fraction: Share of rows kept apart for early stopping; 0 for none.
+        patience: Epochs without a better validation loss after which training stops.
+        standardize: Scale features, and targets of a regression, by the training rows.
+        groups: Lists of features that are needed or not as one, such as one-hot columns.
+        always: Features that are always used.
+        keep: Prior probability that a feature is needed: one number, one per feature, or a mapping.
+        threshold: Inclusion probability from which ``transform`` selects a feature.
+        device: PyTorch's name of where to train.
+        random_state: Seed, or NumPy's random state.
+        verbose: Show a progress bar.
+        class_weight: ``"balanced"``, or weights by class.
+
+    Attributes:
+        classes_: The classes.
+        chains_: The trained networks, with their ``model`` and ``history``.
+        chain_weights_: Their weights, which sum to 1.
+        inclusion_: With ``mask_inputs``: which features are needed.
+        feature_importances_: With ``mask_inputs``: its probabilities.
+        n_iter_: Epochs of the longest training.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> clf = GFlowOutClassifier(random_state=0).fit(X, y)
+        >>> clf.score(X, y) > 0.9
+        True
+        >>> list(clf.predict_uncertainty(X))
+        ['entropy', 'expected_entropy', 'mutual_information', 'max_probability']
+    """
+
+    _classes = True
+
+    def __init__(
+        self,
+        method: str = AUTO,
+        *,
+        hidden: Any = None,
+        mask_inputs: bool = False,
+        mask_hidden: bool | str = AUTO,
+        options: Mapping[str, Any] | None = None,
+        samples: int | None = None,
+        chains: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        generator_lr: float | None = None,
+        weight_decay: float | None = None,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        standardize: bool = True,
+        groups: Any = None,
+        always: Any = None,
+        keep: Any = None,
+        threshold: float = 0.5,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            method,
+            hidden=hidden,
+            mask_inputs=mask_inputs,
+            mask_hidden=mask_hidden,
+            options=options,
+            samples=samples,
+            chains=chains,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            generator_lr=generator_lr,
+            weight_decay=weight_decay,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            standardize=standardize,
+            groups=groups,
+            always=always,
+            keep=keep,
+            threshold=threshold,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GFlowOutClassifier:  # noqa: N803
+        """Train on rows and their classes.
+
+        Args:
+            X: [rows, features], numbers.
+            y: [rows], of any kind.
+            sample_weight: How often each row counts, [rows].
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        weight = _weights(sample_weight, x)
+        self.classes_ = np.unique(y[weight > 0])
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "y must hold at least two classes in rows of positive weight, got one class: "
+                f"{self.classes_[0]!r}"
+            )
+        # Rows of weight 0 may have classes of their own; they are dropped.
+        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        table = tabular.distinct(x, codes[:, None].astype(np.float64), weight)
+        if self.class_weight is not None:
+            sums = np.bincount(table.y[:, 0].astype(int), weights=table.weight).astype(float)
+            balanced = tabular.balance(table.y[:, 0], table.weight, self._class_weights(sums))
+            used = balanced > 0
+            table = tabular.Table(table.x[used], table.y[used], balanced[used])
+        count = len(self.classes_)
+        if count == 2:
+            self._fit(x, table, Binary, 1)
+        else:
+            self._fit(x, table, partial(Categorical, count), count)
+        return self
+
+    def predict_proba(self, X: Any) -> Floats:  # noqa: N803
+        """Probability of every class, [rows, classes]."""
+        found: Floats = self.predictive(X).mean.double().numpy()
+        return found if found.ndim == 2 else np.stack([1 - found, found], 1)
+
+    def predict_log_proba(self, X: Any) -> Floats:  # noqa: N803
+        """Logarithms of the probabilities, [rows, classes]."""
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))
+        return logarithms
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The most probable class, [rows]."""
+        most: NDArray[Any] = self.predict_proba(X).argmax(1)
+        classes: NDArray[Any] = self.classes_[most]
+        return classes
+
+    def predict_uncertainty(self, X: Any) -> dict[str, Floats]:  # noqa: N803
+        """How sure the prediction is, and why not.
+
+        Args:
+            X: [rows, features].
+
+        Returns:
+            ``"entropy"``, in nats, is the sum of ``"expected_entropy"`` (the classes overlap) and
+            ``"mutual_information"`` (the drawn networks disagree); ``"max_probability"`` is that
+            of the predicted class. ``pandas.DataFrame`` takes it as it is.
+        """
+        pred = self.predictive(X)
+        scores = {
+            "entropy": pred.entropy(),
+            "expected_entropy": pred.expected_entropy(),
+            "mutual_information": pred.mutual_information(),
+            "max_probability": pred.max_probability(),
+        }
+        return {name: score.double().numpy() for name, score in scores.items()}
+
+    def _class_weights(self, sums: Floats) -> Floats:
+        """Weight of every class.
+
+        Args:
+            sums: Sum of the sample weights of every class.
+        """
+        given = self.class_weight
+        if given == "balanced":
+            balanced: Floats = sums.sum() / (len(sums) * sums)
+            return balanced
+        if not isinstance(given, Mapping):
+            raise ValueError(f"class_weight must be 'balanced', a dict or None, got {given!r}")
+        unknown = [label for label in given if label not in self.classes_]
+        if unknown:
+            raise ValueError(
+                f"class_weight names {unknown[0]!r}, which is not among the classes "
+                f"{self.classes_.tolist()}"
+            )
+        found = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], dtype=float)
+        if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+            raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
+        return found
+
+
+class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
+    """A network with learned masks that predicts numbers, and how sure it is.
+
+    The noise is normal, of one size per target, and learned. Parameters are those of
+    :class:`GFlowOutClassifier`, without ``class_weight``.
+
+    Attributes:
+        chains_: The trained networks, with their ``model`` and ``history``.
+        chain_weights_: Their weights, which sum to 1.
+        inclusion_: With ``mask_inputs``: which features are needed.
+        feature_importances_: With ``mask_inputs``: its probabilities.
+        n_iter_: Epochs of the longest training.
+
+    Examples:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> reg = GFlowOutRegressor(random_state=0).fit(X, y)
+        >>> reg.score(X, y) > 0.4
+        True
+        >>> mean, std = reg.predict(X, return_std=True)
+    """
+
+    _classes = False
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GFlowOutRegressor:  # noqa: N803
+        """Train on rows and their targets.
+
+        Args:
+            X: [rows, features], numbers.
+            y: [rows] or [rows, targets].
+            sample_weight: How often each row counts, [rows].
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        self._single = y.ndim == 1
+        targets = y.reshape(len(y), -1).astype(np.float64)
+        table = tabular.distinct(x, targets, _weights(sample_weight, x))
+        count = targets.shape[1]
+        self._fit(x, table, partial(Gaussian, count), count)
+        return self
+
+    def predictive(self, X: Any) -> Predictive:  # noqa: N803
+        """Everything that the drawn networks say, in the units of the targets.
+
+        Args:
+            X: [rows, features].
+        """
+        scaled = super().predictive(X)
+        means, log_variances = scaled.outputs.double().chunk(2, -1)
+        mean = torch.from_numpy(self._target_scale.mean)
+        deviation = torch.from_numpy(self._target_scale.deviation)
+        outputs = (means * deviation + mean, log_variances + 2 * deviation.log())
+        return Predictive(torch.cat(outputs, -1), scaled.likelihood)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
+        """The mean prediction, in the shape of the targets.
+
+        Args:
+            X: [rows, features].
+            return_std: Return its standard deviation, too, as a second array.
+        """
+        pred = self.predictive(X)
+        mean = self._shaped(pred.mean)
+        return (mean, self._shaped(pred.variance().sqrt())) if return_std else mean
+
+    def predict_uncertainty(
+        self,
+        X: Any,  # noqa: N803
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    ) -> dict[str, Floats]:
+        """How sure the prediction is, and why not.
+
+        Args:
+            X: [rows, features].
+            quantiles: Of the predictive distribution.
+
+        Returns:
+            ``"std"``, ``"epistemic_std"`` (the drawn networks disagree), ``"aleatoric_std"`` (the
+            noise) and, for each quantile, one such as ``"q0.05"``.
+        """
+        pred = self.predictive(X)
+        scores = {
+            "std": pred.variance().sqrt(),
+            "epistemic_std": pred.epistemic_variance().sqrt(),
+            "aleatoric_std": pred.aleatoric_variance().sqrt(),
+        }
+        for quantile in quantiles:
+            probability = checks.number(
+                "quantiles", quantile, low=0, high=1, open_low=True, open_high=True
+            )
+            scores[f"q{probability:g}"] = pred.quantile(probability)
+        return {name: self._shaped(score) for name, score in scores.items()}
+
+    def _shaped(self, values: torch.Tensor) -> Floats:
+        found: Floats = values.double().numpy()
+        return found[:, 0] if self._single else found
+
+
+def _weights(sample_weight: Any, x: Floats) -> Floats:
+    """Weights of the rows, checked."""
+    weight: Floats = _check_sample_weight(sample_weight, x, dtype=np.float64)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight must not be negative, got {weight.min():g}")
+    if not (weight > 0).any():
+        raise ValueError("sample_weight must be positive for some row, got zeros only")
+    if sample_weight is not None and weight.sum() > MOST_REPEATED * len(x):
+        warnings.warn(
+            f"sample_weight sums to {weight.sum():.3g} for {len(x)} rows, and a row of weight 3 "
+            "counts as three rows: divide weights by their mean if they are relative",
+            UserWarning,
+            stacklevel=3,
+        )
+    return weight

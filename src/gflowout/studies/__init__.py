@@ -1,0 +1,1 @@
+"""Studies that tell what to trust, one file each; run as ``gflowout study NAME``."""

@@ -1,0 +1,1 @@
+"""What all studies share: plans, arms, statistics, claims and the content of a report."""

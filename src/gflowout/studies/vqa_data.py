@@ -1,0 +1,249 @@
+"""Questions of the VQA study: pictures as regions with fixed features, and parts of the sets.
+
+Every method sees the same features, as the paper's methods all see those of one detector: so noise
+on them is the same noise for all. Knows nothing of methods or training.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import Tensor
+from torch.nn import functional as F
+
+from gflowout.core import random
+from gflowout.data import store, vqa
+from gflowout.data.vqa import VQASet, VQASplit
+from gflowout.training.checkpoints import write_bytes
+
+DIRECTIONS = 8
+"""Bins of the direction of edges."""
+BATCH = 256
+STORE = "regions"
+"""Folder of the features, beside the folders of the runs."""
+FORMAT = 1
+"""Of the features: another one makes them again."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run takes.
+
+    Attributes:
+        train: Training questions.
+        valid: Validation questions.
+        test: Test questions.
+        words: Number of tokens.
+        answers: Number of classes.
+        feature_size: Numbers per region.
+        single: Whether each question has a single right answer: one annotator.
+    """
+
+    train: VQASet
+    valid: VQASet
+    test: VQASet
+    words: int
+    answers: int
+    feature_size: int
+    single: bool
+
+
+def load(name: str, seed: int, options: Mapping[str, Any], kept: Path | None = None) -> Prepared:
+    """Read a data set and make its regions.
+
+    Args:
+        name: ``"vqa-v2"``, which has region features of its own, ``"vqa-rad"`` or ``"easy-vqa"``.
+        seed: Of the choice of training and validation questions. The test questions are the same
+            for every seed.
+        options: ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per question),
+            ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
+            grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
+            :func:`gflowout.data.vqa.load`.
+        kept: Folder where features of pictures are kept, so that those are decoded once.
+    """
+    if name == "vqa-v2":
+        size = options["features"]
+        split = vqa.load(
+            name,
+            length=options["length"],
+            seed=seed,
+            scoring="accuracy",  # as the published MCAN is trained
+            valid=options["held_out"],
+            min_count=options["min_count"],
+            features=size,
+        )
+    else:
+        where = os.environ.get(store.VARIABLE)
+        split = _regions(
+            name,
+            where,
+            seed,
+            options["length"],
+            options["size"],
+            options["grid"],
+            kept,
+        )
+        features = split.train.visual
+        assert isinstance(features, Tensor)
+        size = int(features.shape[-1])
+    parts = {
+        part: _part(getattr(split, part), seed if part != "test" else 0, part, options)
+        for part in ("train", "valid", "test")
+    }
+    single = bool((split.train.counts.annotators == 1).all())
+    if single:  # a class is needed where a loss is taken, not where answers are counted
+        for part in ("train", "valid"):
+            known_answer = parts[part].counts.counts.sum(1) > 0
+            parts[part] = parts[part].subset(known_answer)
+    return Prepared(
+        **parts,
+        words=len(split.tokenizer),
+        answers=len(split.answers),
+        feature_size=size,
+        single=single,
+    )
+
+
+def region_features(pictures: Tensor, grid: int) -> Tensor:
+    """Describe every cell of a grid: mean and spread of its colours, and its edges by direction.
+
+    Cells without any light, such as the border that makes a picture square, are all zero: padding.
+
+    Args:
+        pictures: uint8 [M, C, H, W].
+        grid: Cells per side.
+
+    Returns:
+        float32 [M, grid * grid, 2 * C + DIRECTIONS].
+
+    Examples:
+        >>> region_features(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), 2).shape
+        torch.Size([1, 4, 14])
+    """
+    return torch.cat(
+        [_described(part.float() / 255, grid) for part in torch.split(pictures, BATCH)]
+    )
+
+
+def question_only(data: Prepared) -> Tensor:
+    """Classes that follow from the test questions' texts alone.
+
+    The most frequent answer of training to the same tokens; else to the same first token; else of
+    all.
+
+    Args:
+        data: The questions.
+    """
+    seen: dict[tuple[int, ...], Counter[int]] = {}
+    train = data.train
+    best = train.scores(slice(None)).argmax(-1).tolist()
+    for tokens, answer in zip(train.tokens.tolist(), best, strict=True):
+        for key in (tuple(tokens), tuple(tokens[:1]), ()):
+            seen.setdefault(key, Counter())[answer] += 1
+    usual = {key: _most(counts) for key, counts in seen.items()}
+    return torch.tensor(
+        [
+            usual.get(tuple(tokens), usual.get(tuple(tokens[:1]), usual[()]))
+            for tokens in data.test.tokens.tolist()
+        ]
+    )
+
+
+def _most(counts: Counter[int]) -> int:
+    return min(counts, key=lambda each: (-counts[each], each))
+
+
+def _part(questions: VQASet, seed: int, name: str, options: Mapping[str, Any]) -> VQASet:
+    count = options[name]
+    if count is None or count >= len(questions):
+        return questions
+    order = torch.randperm(len(questions), generator=random.generator(seed, "questions", name))
+    return questions.subset(order[:count].sort().values)
+
+
+@functools.lru_cache(maxsize=2)
+def _regions(
+    name: str,
+    where: str | None,
+    seed: int,
+    length: int,
+    size: int,
+    grid: int,
+    kept: Path | None,
+) -> VQASplit:
+    """A split with regions; kept, since runs in one process ask for it again and again."""
+
+    def visual(folder: Path, names: tuple[str, ...]) -> Tensor:
+        files = "\n".join(f"{each} {(folder / each).stat().st_size}" for each in names)
+        text = f"{FORMAT} {size} {grid} {folder.resolve()}\n{files}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = None if kept is None else kept / STORE / f"{name}-{digest}.safetensors"
+        return _found(path, lambda: _decoded(name, folder, names, size, grid))
+
+    split = vqa.load(name, where, length=length, seed=seed, visual=visual)
+    features = split.train.visual
+    assert isinstance(features, Tensor)
+    features = _standardised(features, torch.unique(split.train.image_index))
+    return replace(
+        split,
+        train=replace(split.train, visual=features),
+        valid=replace(split.valid, visual=features),
+        test=replace(split.test, visual=features),
+    )
+
+
+def _decoded(name: str, folder: Path, names: tuple[str, ...], size: int, grid: int) -> Tensor:
+    pictures = vqa.SOURCES[name].visual(folder, names, size=size, progress=False)
+    assert isinstance(pictures, Tensor)
+    return region_features(pictures, grid)
+
+
+def _found(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
+    """What a file holds, or what is made and then kept there."""
+    if path is not None and path.is_file():
+        try:
+            return safetensors.load(path.read_bytes())["features"]
+        except (SafetensorError, KeyError):  # damaged: made again
+            pass
+    made = make()
+    if path is not None:
+        held = safetensors.save({"features": made})
+        write_bytes(path, lambda stream: stream.write(held))
+    return made
+
+
+def _standardised(features: Tensor, seen: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over the real regions of training pictures, and each region's place."""
+    real = (features != 0).any(-1, keepdim=True)
+    known = features[seen][real[seen].squeeze(-1)]
+    scaled = (features - known.mean(0)) / known.std(0).clamp(min=1e-6)
+    side = math.isqrt(features.shape[1])
+    line = torch.linspace(-1, 1, side) if side > 1 else torch.zeros(1)
+    place = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).reshape(1, -1, 2)
+    return torch.cat([scaled, place.expand(len(features), -1, -1)], -1) * real
+
+
+def _described(images: Tensor, grid: int) -> Tensor:
+    grey = images.mean(1, keepdim=True)
+    across = F.pad(grey[..., 2:] - grey[..., :-2], (1, 1, 0, 0))
+    down = F.pad(grey[..., 2:, :] - grey[..., :-2, :], (0, 0, 1, 1))
+    strength = (across.square() + down.square()).sqrt()
+    turn = torch.atan2(down, across).remainder(2 * math.pi) / (2 * math.pi)
+    bins = (turn * DIRECTIONS).long().clamp(max=DIRECTIONS - 1)
+    edges = torch.zeros(len(images), DIRECTIONS, *images.shape[2:]).scatter_(1, bins, strength)
+    mean = F.adaptive_avg_pool2d(images, grid)
+    spread = (F.adaptive_avg_pool2d(images.square(), grid) - mean.square()).clamp(min=0).sqrt()
+    cells = torch.cat([mean, spread, F.adaptive_avg_pool2d(edges, grid)], 1)
+    dark = mean.amax(1, keepdim=True) == 0
+    return cells.masked_fill(dark, 0.0).flatten(2).transpose(1, 2).contiguous()

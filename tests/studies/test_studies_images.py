@@ -1,0 +1,343 @@
+"""The studies on images done for real, with few arms and tiny parts of real data."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from studies_images_files import link
+
+from gflowout.app import scores, sources
+from gflowout.app.config import from_flat
+from gflowout.app.tasks import Part
+from gflowout.core.ensemble import Ensemble
+from gflowout.data import corruptions, overlays, shifts, store
+from gflowout.data.images import ImageSet, load_images
+from gflowout.runs import Context, Run, records
+from gflowout.studies import (
+    adaptation,
+    block_order,
+    images,
+    images_presets,
+    models,
+    ood,
+    robustness,
+)
+from gflowout.studies.framework import study
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.study import TUNING
+
+STUDIES = {"robustness": robustness, "block-order": block_order, "ood": ood,
+           "adaptation": adaptation}  # fmt: skip
+FEW = ("none", "gflowout", "ensemble")
+
+
+@pytest.fixture(scope="session")
+def data_dir(real_data: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return link(real_data, tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    """Three arms instead of nine, few members, and the data where studies look for them."""
+    monkeypatch.setenv(store.VARIABLE, str(data_dir))
+    pool = dataclasses.replace(ARMS["ensemble"], members=2)
+    arms = {label: pool if label == "ensemble" else ARMS[label] for label in FEW}
+    monkeypatch.setattr(images, "ARMS", arms)
+
+
+def stored(folder: Path) -> set[str]:
+    place = folder / ".scratch" / models.STORE
+    return {each.name for each in place.iterdir()} if place.is_dir() else set()
+
+
+def one(runs: list[Run], arm: str, data: str) -> Run:
+    return next(run for run in runs if (run.method, run.data) == (arm, data))
+
+
+def changed(run: Run, **options: Any) -> Run:
+    values = run.to_dict()
+    return Run.from_dict({**values, "options": {**values["options"], **options}})
+
+
+@pytest.mark.usefixtures("few")
+def test_all_four_studies_run_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robustness, "_FEW", ("mnist",))
+    monkeypatch.setitem(ood.UNKNOWN, "smoke", {"mnist": ("notmnist",)})
+    for name in STUDIES:
+        before = stored(tmp_path)
+        summary = study.run(study.get(name), "smoke", tmp_path, engine="inline", progress=False)
+        assert not summary.failed
+        # Models of digits are those of the first study.
+        assert (stored(tmp_path) == before) == (name == "ood")
+    done = records.read(tmp_path, "done")
+    for record in done:
+        assert len(json.dumps(record)) < 200_000
+        touched = [key for key in record["metrics"] if not key.startswith("valid/")]
+        assert (touched == []) == (record["study"] == TUNING)
+    for name in STUDIES:
+        own = [record for record in done if record["study"] == name]
+        assert {record["method"] for record in own} == set(FEW)
+        made = study.get(name).section(own)
+        assert made.data
+        assert made.claims
+        assert all("Rule: " in claim.why for claim in made.claims)
+        tables = [block for block in made.blocks if type(block).__name__ == "Table"]
+        ours = [row.title for row in tables[0].rows if row.source == "ours"]
+        assert ours == [ARMS[label].title for label in FEW]
+    (pictured,) = [
+        block
+        for block in robustness.section([r for r in done if r["study"] == "robustness"]).blocks
+        if type(block).__name__ == "Pictures"
+    ]
+    doubts = [picture.uncertainty for picture in pictured.pictures]
+    assert doubts == sorted(doubts)
+    assert len(doubts) == 12
+    assert all(abs(sum(each.probabilities) - 1) < 0.01 for each in pictured.pictures)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", ["robustness", "adaptation"])
+def test_the_same_run_again_gives_the_same_figures(name: str, tmp_path: Path) -> None:
+    module = STUDIES[name]
+    run = module.runs("smoke", {})[1]
+    assert run.method == "gflowout"
+    first = module.work(run, Context(tmp_path / "a" / "run"))
+    second = module.work(run, Context(tmp_path / "b" / "run"))
+    assert first["metrics"] == second["metrics"]
+    assert first["data"] == second["data"]
+    seeded = Run.from_dict({**run.to_dict(), "seed": 1})
+    assert module.work(seeded, Context(tmp_path / "a" / "other"))["metrics"] != first["metrics"]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_trial_does_not_look_at_test_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = one(robustness.tuning("smoke"), "gflowout", "mnist")
+    before = robustness.work(trial, Context(tmp_path / "a" / "run"))
+    real = load_images
+
+    def spoiled(name: str, part: str, *rest: Any, **options: Any) -> ImageSet:
+        found = real(name, part, *rest, **options)
+        if part == "test":
+            found = dataclasses.replace(found, images=255 - found.images, labels=found.labels * 0)
+        return found
+
+    monkeypatch.setattr(sources, "load_images", spoiled)
+    after = robustness.work(trial, Context(tmp_path / "b" / "run"))
+    assert after["metrics"] == before["metrics"]
+    assert set(after["data"]) == {"train", "valid"}
+    assert all(name.startswith("valid/") for name in after["metrics"])
+
+
+@pytest.mark.usefixtures("few")
+def test_members_differ_share_their_data_and_start_with_the_single_network(tmp_path: Path) -> None:
+    runs = robustness.runs("smoke", {})
+    context = Context(tmp_path / "run")
+    single = images.trained(one(runs, "none", "mnist"), context)
+    pool = images.trained(one(runs, "ensemble", "mnist"), context)
+    assert isinstance(pool.model, Ensemble)
+    assert len(pool.model.members) == 2
+    assert ARMS["ensemble"].members == 5
+    first, *others = [list(member.parameters()) for member in pool.model.members]
+    assert all(torch.equal(a, b) for a, b in zip(first, single.model.parameters(), strict=True))
+    for place, other in enumerate(others):
+        rest = [first, *others[:place]]
+        assert all(not torch.equal(other[0], each[0]) for each in rest)
+    tasks = [sources.load(config.data, config.seed).fingerprints for config in pool.configs]
+    assert all(task == single.task.fingerprints for task in tasks)
+    assert [config.seed for config in pool.configs] == [0, 1000]
+    # Members that disagree have mutual information, one that never does has none.
+    part = images.subset(single.task.part("test"), 0, 50)
+    run = one(runs, "ensemble", "mnist")
+    disagreement = images.answer(pool, part, run)["mutual_information"]
+    assert float(disagreement.mean()) > 1e-4
+    assert not images.answer(single, part, run)["mutual_information"].any()
+    mean = torch.stack(
+        [
+            member.predict(next(iter(part.batches(single.problem, 50)))[0], samples=1).mean
+            for member in pool.model.members
+        ]
+    ).mean(0)
+    torch.testing.assert_close(images.answer(pool, part, run)["probabilities"], mean)
+
+
+@pytest.fixture
+def pictured(few: None, tmp_path: Path) -> tuple[models.Fitted, Part, Context]:
+    run = one(block_order.runs("smoke", {}), "none", "cifar10")
+    found = images.trained(run, Context(tmp_path / "run"))
+    return found, images.subset(found.task.part("test"), 10, 30), Context(tmp_path / "run")
+
+
+def test_kept_shifts_are_those_made_anew(
+    pictured: tuple[models.Fitted, Part, Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, part, context = pictured
+    frost = overlays.load_overlays()
+    fresh = {
+        ("snow", 3): corruptions.corrupt(part.x, "snow", 3, seed=0),
+        ("frost", 5): corruptions.corrupt(part.x, "frost", 5, seed=0, overlays=frost),
+        ("rotated", 0): shifts.rotate(part.x, seed=0),
+    }
+    for (kind, severity), wanted in fresh.items():
+        made = images.shifted(part.x, kind, severity, found, context)
+        assert torch.equal(made, wanted)
+        assert not torch.equal(made, part.x)
+    kept = sorted((context.folder.parent / images.STORE).iterdir())
+    assert len(kept) == 3
+    with monkeypatch.context() as patch:  # found, not made
+        patch.setattr(corruptions, "corrupt", None)
+        for kind, severity in (("snow", 3), ("frost", 5)):
+            again = images.shifted(part.x, kind, severity, found, context)
+            assert torch.equal(again, fresh[kind, severity])
+    kept[0].write_bytes(b"damaged")
+    for (kind, severity), wanted in fresh.items():
+        assert torch.equal(images.shifted(part.x, kind, severity, found, context), wanted)
+    other = images.shifted(part.x[:5], "snow", 3, found, context)  # other images, another file
+    assert torch.equal(other, fresh["snow", 3][:5])
+    assert len(list((context.folder.parent / images.STORE).iterdir())) == 4
+
+
+def test_subsets_are_balanced_nested_and_the_same_each_time() -> None:
+    labels = torch.arange(1000) % 10
+    part = Part(torch.arange(1000).view(-1, 1, 1, 1).to(torch.uint8), labels)
+    chosen = images.subset(part, 50, 200)
+    assert chosen.y.bincount().tolist() == [20] * 10
+    assert chosen.y[:50].bincount().tolist() == [5] * 10
+    assert torch.equal(chosen.x, images.subset(part, 50, 200).x)
+    assert len(images.subset(part, 50, 5000)) == 1000
+
+
+def test_fine_tuning_starts_from_the_checkpoint_and_stops_by_validation_data(
+    few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = one(adaptation.runs("smoke", {}), "ensemble", "cifar10")
+    context = Context(tmp_path / "run")
+    found = images.trained(run, context)
+    assert isinstance(found.model, Ensemble)
+    before = [{k: v.clone() for k, v in m.state_dict().items()} for m in found.model.members]
+    real, seen = adaptation.fit, []
+
+    def spied(model: Any, train: Any, valid: Any, options: Any, **rest: Any) -> Any:
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        seen.append((state, train, valid, options))
+        return real(model, train, valid, options, **rest)
+
+    monkeypatch.setattr(adaptation, "fit", spied)
+    clean = adaptation.some(adaptation.clean_labels(found.configs[0]), 18, run.seed)
+    tuned = adaptation.finetuned(found, clean, {"fit.epochs": 1, "rate": 0.3}, context)
+    assert isinstance(tuned.model, Ensemble)
+    assert len(seen) == 2
+    for place, (state, train, valid, options) in enumerate(seen):
+        assert state.keys() == before[place].keys()
+        assert all(torch.equal(state[name], before[place][name]) for name in state)
+        assert sum(len(y) for _, y in train) == 18
+        assert torch.equal(torch.cat([y for _, y in valid]), found.task.valid.y)
+        assert options.lr == pytest.approx(0.3 * found.configs[0].fit.lr)
+    for place, member in enumerate(found.model.members):  # the checkpoint stays as it was
+        now = member.state_dict()
+        assert all(torch.equal(now[name], value) for name, value in before[place].items())
+        moved = tuned.model.members[place].state_dict()
+        assert any(not torch.equal(moved[name], value) for name, value in before[place].items())
+
+
+def test_clean_points_are_true_nested_and_from_the_noisy_training_images(few: None) -> None:
+    run = one(adaptation.runs("smoke", {}), "none", "cifar10")
+    options = {key: value for key, value in run.options.items() if "." in key}
+    config = models.settings(ARMS["none"], options, {}, run.seed)
+    noisy = sources.load(config.data, config.seed)
+    again = sources.load(config.data, config.seed)
+    assert torch.equal(noisy.train.y, again.train.y)  # drawn once
+    clean = adaptation.clean_labels(config)
+    assert torch.equal(clean.train.x, noisy.train.x)
+    assert torch.equal(clean.valid.y, noisy.valid.y)
+    wrong = int((clean.train.y != noisy.train.y).sum())
+    assert 0 < wrong <= round(0.3 * len(noisy.train))
+    small, large = adaptation.some(clean, 9, 0), adaptation.some(clean, 18, 0)
+    assert torch.equal(large.train.x[:9], small.train.x)
+    assert large.problem.train_size == 18
+    assert large.problem.inputs == noisy.problem.inputs
+    for image, label in zip(small.train.x, small.train.y, strict=True):
+        (place,) = (clean.train.x == image).flatten(1).all(1).nonzero().flatten().tolist()
+        assert clean.train.y[place] == label
+    with pytest.raises(ValueError, match="points must be at most 36, got 37"):
+        adaptation.some(clean, 37, 0)
+
+
+@pytest.mark.parametrize("preset", study.PRESETS)
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_preset_builds_valid_configurations(name: str, preset: str) -> None:
+    module = STUDIES[name]
+    trials = module.tuning(preset)
+    per_arm = {(run.data, run.method): 0 for run in trials}
+    for run in trials:
+        assert run.study == TUNING
+        per_arm[run.data, run.method] += 1
+    assert len(set(per_arm.values())) <= 1  # the same budget for each
+    best = {(run.data, run.method): dict(run.options["tuned"]) for run in trials}
+    runs = module.runs(preset, best)
+    assert {run.method for run in runs} == set(ARMS)
+    assert len({run.id for run in runs}) == len(runs)
+    for run in [*trials, *runs]:
+        options = {key: value for key, value in run.options.items() if "." in key}
+        config = models.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
+        assert config.data.seed == run.seed
+        if preset == "paper":
+            assert not config.data.partial
+            assert config.data.limit is None
+            wide = run.data == "mnist" or config.backbone.width == 64
+            assert wide
+            assert run.options["samples"] == 20
+    if name == "block-order":
+        assert all(run.options["backbone.order"] == "bn-conv" for run in runs)
+    if name == "adaptation" and preset != "smoke":
+        assert all(run.options["points"] == (1000, 2000, 4000, 8000) for run in runs)
+        assert all(run.options["data.label_noise"] == 0.3 for run in runs)
+    if preset == "cpu":
+        seeds = {run.data: max(r.seed for r in runs if r.data == run.data) + 1 for run in runs}
+        wanted = {"robustness": 9, "ood": 5}.get(name)
+        assert all(count >= 3 for count in seeds.values())
+        assert seeds.get("mnist") == wanted
+
+
+def test_ood_takes_the_models_of_robustness(tmp_path: Path) -> None:
+    context = Context(tmp_path / "run")
+
+    def folders(runs: list[Run]) -> set[Path]:
+        found = set()
+        for run in runs:
+            options = {key: value for key, value in run.options.items() if "." in key}
+            config = models.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
+            found.add(models.folder_of(config, context))
+        return found
+
+    for preset in ("cpu", "paper"):
+        assert folders(ood.runs(preset, {})) <= folders(robustness.runs(preset, {}))
+    shared = {run.id for run in robustness.tuning("cpu")}
+    for module in (block_order, ood, adaptation):
+        assert {run.id for run in module.tuning("cpu")} <= shared
+
+
+def test_presets_give_every_arm_the_same_network_and_data() -> None:
+    for preset in study.PRESETS:
+        for data in images_presets.DATA:
+            bases = [images_presets.base(preset, data, arm) for arm in ARMS.values()]
+            plain = [
+                {key: value for key, value in each.items() if not key.startswith("method.")}
+                for each in bases
+            ]
+            assert all(each == plain[0] for each in plain)
+            assert from_flat(plain[0]).data.source == data
+    assert tuple(ood.SCORES) == scores.UNCERTAINTIES
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,383 @@
+"""What the studies on images say of records that were made by hand."""
+
+import math
+from typing import Any
+
+import pytest
+from studies_images_files import record, shifted
+
+from gflowout.report.tables import note
+from gflowout.studies import adaptation, block_order, ood, robustness
+from gflowout.studies import images_sections as say
+from gflowout.studies.framework import compare, verdicts
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.content import Claim, Curves, Pictures, Section, Table, Text
+
+GAP = {"none": 0.0, "mc": 0.01, "concrete": 0.005, "contextual": -0.02, "gflowout": 0.03}
+
+
+def robust(data: str, gaps: dict[str, float], seeds: int = 3) -> list[dict[str, Any]]:
+    """Accuracies that differ by the gaps and wobble a little with the seed."""
+    return [
+        record(
+            "robustness",
+            data,
+            arm,
+            seed,
+            shifted(0.9 + gap + seed / 100, 0.4 + gap + (1 + gap) * seed / 1000),
+        )
+        for arm, gap in gaps.items()
+        for seed in range(seeds)
+    ]
+
+
+def tables(section: Section) -> dict[str, Table]:
+    return {block.title: block for block in section.blocks if isinstance(block, Table)}
+
+
+def verdict(claims: Any, words: str) -> Claim:
+    (found,) = [claim for claim in claims if words in claim.claim]
+    assert isinstance(found, Claim)
+    return found
+
+
+def test_the_table_of_robustness_has_means_errors_and_the_papers_rows() -> None:
+    made = tables(robustness.section(robust("mnist", GAP)))["MNIST"]
+    titles = [column.title for column in made.columns]
+    ours = {row.title: row.cells for row in made.rows if row.source == "ours"}
+    paper = {row.title: row.cells for row in made.rows if row.source == "paper"}
+    assert list(ours) == [ARMS[arm].title for arm in ARMS if arm in GAP]
+    first = ours["MC dropout"][titles.index("Accuracy")]
+    assert first.mean == pytest.approx(0.92)
+    assert first.error == pytest.approx(0.01 / math.sqrt(3))
+    assert first.runs == 3
+    # Severities 1 to 5 take 0.02 each: 0.06 on average.
+    spoiled = ours["GFlowOut"][titles.index("Accuracy, corrupted")]
+    assert spoiled.mean == pytest.approx(0.94 - 0.06)
+    assert ours["GFlowOut"][titles.index("NLL, corrupted")].mean == pytest.approx(1.3)
+    turned = titles.index("Accuracy, rotated")
+    assert paper["GFlowOut"][0].mean == 0.9675
+    assert paper["ID-GFlowOut"][turned].mean == 0.7019
+    assert paper["MC dropout"][turned].mean == 0.4396
+    assert paper["GFlowOut"][titles.index("NLL")].mean is None
+    assert note([made]).startswith("Mean ± standard error over 3 runs.")
+    assert len(paper) == 5
+
+
+def test_what_was_tuned_is_listed() -> None:
+    records = robust("mnist", GAP)
+    for each in records:
+        each["options"]["tuned"] = {"fit.lr": 0.003, "method.options.rate": 0.1}
+    made = tables(robustness.section(records))["Chosen on validation data"]
+    assert [row.title for row in made.rows] == [ARMS[arm].title for arm in ARMS if arm in GAP]
+    assert [cell.text for row in made.rows for cell in row.cells] == ["lr 0.003, rate 0.1"] * 5
+
+
+def test_curves_start_at_the_same_images_unshifted() -> None:
+    section = robustness.section(robust("cifar10", GAP))
+    curves = {block.title: block for block in section.blocks if isinstance(block, Curves)}
+    assert len(curves) == 9
+    plot = curves["CIFAR-10, frost: accuracy"]
+    line = next(each for each in plot.series if each.title == "GFlowOut")
+    assert list(line.x) == [0, 1, 2, 3, 4, 5]
+    assert list(line.y) == pytest.approx([0.94, 0.92, 0.90, 0.88, 0.86, 0.84])
+    assert line.error is not None
+    assert line.error[0] == pytest.approx(0.01 / math.sqrt(3))
+    assert plot.percent
+    assert not curves["CIFAR-10, snow: NLL"].percent
+    alone = robustness.section(robust("cifar10", GAP, seeds=1))
+    assert all(
+        each.error is None
+        for block in alone.blocks
+        if isinstance(block, Curves)
+        for each in block.series
+    )
+
+
+def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> None:
+    records = [each for data in robustness.DATA for each in robust(data, GAP)]
+    section = robustness.section(records)
+    text = (
+        "Accuracy on rotated MNIST: GFlowOut is better than any other method (3 paired seeds, "
+        "95 %, Holm)."
+    )
+    assert text in section.findings
+    claims = section.claims
+    assert verdict(claims, "random rotations").verdict == "reproduced"
+    assert "Holds in 3 of 3" in verdict(claims, "random rotations").why
+    assert verdict(claims, "five of six").verdict == "reproduced"
+    assert verdict(claims, "random dropout falls far").verdict == "not reproduced"
+    assert "Here: 94.00 and 92.00 %." in verdict(claims, "random dropout falls far").why
+    assert verdict(claims, "Two thirds").verdict == "not reproduced"
+    assert "43.10 %" in verdict(claims, "Two thirds").why
+    worse = {**GAP, "gflowout": -0.05}
+    claims = robustness.claims([each for data in robustness.DATA for each in robust(data, worse)])
+    assert verdict(claims, "random rotations").verdict == "not reproduced"
+    assert verdict(claims, "five of six").verdict == "not reproduced"
+    assert "Holds in 0 of 6" in verdict(claims, "five of six").why
+    assert "points on average" in verdict(claims, "five of six").why
+    assert "of width 8 (the paper's: 64) and 9,000" in verdict(claims, "random rotations").why
+
+
+def test_what_is_not_there_yet_is_said() -> None:
+    section = robustness.section([])
+    assert not section.findings
+    assert not section.blocks
+    assert {claim.verdict for claim in section.claims} == {"not testable here"}
+    records = robust("mnist", GAP)[:-1]  # a run is missing
+    section = robustness.section(records)
+    assert any("2 to 3 seeds (not all runs are done)" in line for line in _texts(section))
+    assert any("2 paired seeds" in line for line in _texts(section))
+    assert verdict(section.claims, "five of six").verdict == "not testable here"
+    single = robustness.section(robust("mnist", GAP, seeds=1))
+    assert {claim.verdict for claim in single.claims} == {"not testable here"}
+    assert any(line.endswith("20 draws, 1 seed.") for line in _texts(single))
+    assert not single.findings
+    for module in (block_order, ood, adaptation):
+        assert {claim.verdict for claim in module.section([]).claims} == {"not testable here"}
+
+
+def test_pictures_are_those_of_the_record() -> None:
+    one = {"png": "AA==", "title": "7", "probabilities": [0.1, 0.9], "spread": [0, 0],
+           "uncertainty": 0.3}  # fmt: skip
+    records = robust("mnist", {"gflowout": 0.0})
+    records[0]["metrics"] |= {"pictures": [one], "classes": ["6", "7"]}
+    section = robustness.section(records)
+    (found,) = [block for block in section.blocks if isinstance(block, Pictures)]
+    assert found.classes == ["6", "7"]
+    assert found.pictures[0].title == "7"
+    assert "GFlowOut (seed 0)" in found.caption
+
+
+def test_block_order_has_no_rows_of_the_paper() -> None:
+    records = [{**each, "study": "block-order"} for each in robust("cifar10", GAP)]
+    section = block_order.section(records)
+    assert {row.source for row in tables(section)["CIFAR-10"].rows} == {"ours"}
+    (claim,) = section.claims
+    assert claim.verdict == "reproduced"
+    assert "Holds in 3 of 3" in claim.why
+    assert "2 are needed" in claim.why
+
+
+def detected(data: str, other: str, aurocs: dict[str, float]) -> list[dict[str, Any]]:
+    found = []
+    for arm, auroc in aurocs.items():
+        for seed in range(5):
+            value = auroc + (1 + auroc) * seed / 1000
+            metrics = {
+                f"{other}/{score}/{what}": value - place / 10
+                for place, score in enumerate(ood.SCORES)
+                for what in ("auroc", "aupr", "fpr95")
+            }
+            if arm == "none":
+                metrics |= {f"{other}/mutual_information/auroc": math.nan}
+            found.append(record("ood", data, arm, seed, metrics, {"test": 1000}))
+    return found
+
+
+AUROCS = {
+    "none": 0.6, "mc": 0.7, "concrete": 0.7, "contextual": 0.71, "gflowout": 0.75,
+    "id-gflowout": 0.65, "ensemble": 0.8,
+}  # fmt: skip
+
+
+def test_ood_tables_and_claims_without_svhn() -> None:
+    records = [
+        *detected("cifar10", "cifar100", AUROCS), *detected("cifar100", "cifar10", AUROCS),
+        *detected("mnist", "notmnist", AUROCS),
+    ]  # fmt: skip
+    section = ood.section(records)
+    made = tables(section)
+    assert list(made) == [
+        "MNIST against notMNIST", "CIFAR-10 against SVHN", "CIFAR-10 against CIFAR-100",
+        "CIFAR-100 against SVHN", "CIFAR-100 against CIFAR-10",
+    ]  # fmt: skip
+    published = made["CIFAR-10 against SVHN"]
+    assert {row.source for row in published.rows} == {"paper"}
+    assert [column.title for column in published.columns] == [
+        "AUROC, Dempster-Shafer", "AUPR, Dempster-Shafer",
+    ]  # fmt: skip
+    best = {row.title: row.cells for row in published.rows}
+    assert (best["GFlowOut"][0].mean, best["GFlowOut"][0].error) == (0.955, 0.013)
+    assert (best["Deep ensemble"][1].mean, best["Deep ensemble"][1].error) == (0.912, 0.006)
+    assert "not among the data" in published.caption
+    pair = made["CIFAR-10 against CIFAR-100"]
+    cells = {row.title: row.cells for row in pair.rows}
+    titles = [column.title for column in pair.columns]
+    assert cells["GFlowOut"][titles.index("AUROC, Dempster-Shafer")].mean == pytest.approx(0.7535)
+    assert cells["GFlowOut"][titles.index("FPR95, entropy")].mean == pytest.approx(0.6535)
+    assert [c.better for c in pair.columns[:3]] == ["high", "high", "low"]
+    assert cells["No dropout"][titles.index("AUROC, mutual information")].text == "-"
+    claims = section.claims
+    assert verdict(claims, "against SVHN").verdict == "not testable here"
+    assert "SVHN is not among" in verdict(claims, "against SVHN").why
+    assert verdict(claims, "stand-in").verdict == "reproduced"
+    assert verdict(claims, "keeps up").verdict == "not reproduced"
+    assert verdict(claims, "detects poorly").verdict == "reproduced"
+    assert "SVHN's place" in verdict(claims, "detects poorly").why
+
+
+def test_ood_with_svhn_puts_the_paper_beside_it_and_decides_by_it() -> None:
+    records = [*detected("cifar10", "svhn", AUROCS), *detected("cifar100", "svhn", AUROCS)]
+    section = ood.section(records)
+    made = tables(section)
+    assert list(made) == ["CIFAR-10 against SVHN", "CIFAR-100 against SVHN"]
+    assert {row.source for row in made["CIFAR-10 against SVHN"].rows} == {"ours", "paper"}
+    assert verdict(section.claims, "against SVHN").verdict == "reproduced"
+    assert "SVHN's place" not in verdict(section.claims, "keeps up").why
+
+
+def adapted(gaps: dict[str, float]) -> list[dict[str, Any]]:
+    return [
+        record(
+            "adaptation",
+            "cifar10",
+            arm,
+            seed,
+            {
+                f"points-{points}/{what}": 0.4 + points / 100_000 + gap + (1 + gap) * seed / 1000
+                for points in (0, 1000, 8000)
+                for what in ("accuracy", "nll", "ece")
+            },
+            {"points": [1000, 8000]},
+        )
+        for arm, gap in gaps.items()
+        for seed in range(3)
+    ]
+
+
+def test_adaptation_has_accuracy_against_points() -> None:
+    gaps = {"concrete": 0.0, "contextual": 0.01, "id-gflowout": 0.02, "gflowout": 0.05}
+    section = adaptation.section(adapted(gaps))
+    made = tables(section)["CIFAR-10"]
+    titles = [column.title for column in made.columns]
+    assert titles == ["Before", "1,000 points", "8,000 points", "Mean after"]
+    cells = {row.title: row.cells for row in made.rows}["Concrete dropout"]
+    assert [cell.mean for cell in cells] == pytest.approx([0.401, 0.411, 0.481, 0.446])
+    curve = next(block for block in section.blocks if isinstance(block, Curves))
+    assert list(curve.series[0].x) == [0, 1000, 8000]
+    assert verdict(section.claims, "adapt faster").verdict == "reproduced"
+    assert verdict(section.claims, "about equally").verdict == "not reproduced"
+    assert "adaptation" not in " ".join(section.findings)
+    assert section.findings[0].startswith("Accuracy on CIFAR-10 after fine-tuning")
+    level = adaptation.section(adapted({**gaps, "gflowout": 0.005, "id-gflowout": 0.0}))
+    assert verdict(level.claims, "adapt faster").verdict == "not reproduced"
+    assert verdict(level.claims, "about equally").verdict == "reproduced"
+
+
+PAIRS = {  # by what the 95 % interval of the difference is, here about ±0.0248 around the mean
+    "far ahead": 0.06, "ahead": 0.03, "level": 0.0, "behind": -0.03, "far behind": -0.06,
+}  # fmt: skip
+
+
+def difference(mean: float, spread: float = 0.01, seeds: int = 3) -> dict[str, compare.Comparison]:
+    ours = [mean + spread * (seed - (seeds - 1) / 2) for seed in range(seeds)]
+    return {"mc": compare.paired(ours, [0.0] * seeds, "high")}
+
+
+@pytest.mark.parametrize(
+    ("mean", "better", "as_good", "level"),
+    [
+        ("far ahead", True, True, False),
+        ("ahead", True, True, None),
+        ("level", None, None, None),
+        ("behind", False, False, None),
+        ("far behind", False, False, False),
+    ],
+)
+def test_wide_intervals_decide_nothing(
+    mean: str, better: bool | None, as_good: bool | None, level: bool | None
+) -> None:
+    found = difference(PAIRS[mean])
+    assert verdicts.beats(found, ["mc"]) is better
+    assert verdicts.holds_up(found, ["mc"]) is as_good
+    assert verdicts.level(found, "mc") is level
+
+
+def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
+    narrow = difference(0.0, spread=0.001)
+    assert verdicts.beats(narrow, ["mc"]) is False  # a gain of a point is excluded
+    assert verdicts.holds_up(narrow, ["mc"]) is True
+    assert verdicts.level(narrow, "mc") is True
+    assert verdicts.beats(narrow, ["mc"], {"mc": 0.002}) is None
+    assert verdicts.beats(difference(0.0), ["mc"], {"mc": 0.04}) is False
+    for few in (difference(0.0, spread=0.001, seeds=2), {}):
+        assert verdicts.beats(few, ["mc"]) is None
+        assert verdicts.holds_up(few, ["mc"]) is None
+        assert verdicts.level(few, "mc") is None
+
+
+def test_of_several_arms_those_that_are_undecided_count() -> None:
+    ahead, wide = difference(0.004, spread=0.001)["mc"], difference(0.0)["mc"]
+    worse = difference(-0.004, spread=0.001)["mc"]
+    assert (ahead.verdict, worse.verdict) == ("better", "worse")
+    # An arm that is beaten by less than the margin does not decide against us.
+    assert verdicts.beats({"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
+    assert verdicts.beats({"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
+    assert verdicts.beats({"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
+    # Behind, but by less than what is taken for a difference.
+    assert verdicts.holds_up({"mc": worse}, ["mc"]) is True
+    assert verdicts.level({"mc": worse}, "mc") is True
+    assert verdicts.holds_up({"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
+    far = difference(-0.06)["mc"]
+    assert verdicts.holds_up({"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
+    for judge in (verdicts.beats, verdicts.holds_up):
+        assert judge({"mc": ahead}, ["mc", "concrete"]) is None
+        assert judge({}, (name for name in ("mc",))) is None
+        assert judge({"mc": ahead}, ()) is None
+
+
+def test_an_average_needs_all_of_its_metrics() -> None:
+    records = [
+        record("s", "mnist", "mc", 0, {"a": 1.0, "b": 3.0}), record("s", "mnist", "mc", 1, {"a": 9})
+    ]  # fmt: skip
+    assert say.average(["a", "b"])(records, "mnist", "mc") == {0: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "needed", "expected"),
+    [
+        ({"a": True, "b": True, "c": False}, 2, "reproduced"),
+        ({"a": True, "b": False, "c": False}, 2, "not reproduced"),
+        ({"a": True, "b": None, "c": False}, 2, "not testable here"),
+        ({"a": False, "b": None, "c": False}, 2, "not reproduced"),
+        ({"a": None}, 1, "not testable here"),
+    ],
+)
+def test_verdicts_count_what_is_known(
+    outcomes: dict[str, bool | None], needed: int, expected: str
+) -> None:
+    assert say.verdict("It works.", outcomes, needed, "it does").verdict == expected
+
+
+def test_an_overview_names_every_arm_once() -> None:
+    wins = compare.paired([3, 4, 5.5], [1, 2, 3], "high")
+    even = compare.paired([1, 2, 3], [1.1, 1.9, 3], "high")
+    lost = compare.paired([1, 2, 3], [3, 4, 5.5], "high")
+    mixed = {"mc": wins, "none": lost, "concrete": even, "control": even}
+    assert say.overview(mixed, "it") == [
+        "It: GFlowOut is better than MC dropout, worse than No dropout, not told apart from "
+        "Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
+    ]
+    assert say.overview({"mc": even}, "it") == [
+        "It: GFlowOut is not told apart from MC dropout (3 paired seeds, 95 %, Holm)."
+    ]
+    unknown = compare.paired([1], [2], "high")
+    assert say.overview({"mc": unknown}, "it") == []
+    # Many are not listed, unless one of them could not be compared.
+    many = dict.fromkeys(("mc", "none", "concrete", "contextual"), even)
+    assert "not told apart from any other method (" in say.overview(many, "it")[0]
+    assert (
+        "MC dropout, not told apart from the other methods ("
+        in (say.overview({**many, "mc": wins, "control": even}, "it")[0])
+    )
+    assert (
+        "from MC dropout, No dropout, Concrete dropout and Contextual dropout ("
+        in (say.overview({**many, "control": unknown}, "it")[0])
+    )
+
+
+def _texts(section: Section) -> list[str]:
+    return [
+        line for block in section.blocks if isinstance(block, Text) for line in block.paragraphs
+    ]
