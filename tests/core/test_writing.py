@@ -28,7 +28,8 @@ def tensors() -> dict[str, torch.Tensor]:
 
 def test_safetensors_reads_what_was_written(tmp_path: Path) -> None:
     written, path = tensors(), tmp_path / "a.safetensors"
-    atomic_io.put(path, atomic_io.safetensors(written, {"about": 'a "text"\n'}))
+    blocks = atomic_io.safetensors(written, {"about": 'a "text"\n'})
+    atomic_io.write_file(path, lambda stream: stream.writelines(blocks))
     with safe_open(str(path), framework="pt") as file:
         assert file.metadata() == {"about": 'a "text"\n'}
         assert set(file.keys()) == set(written)
@@ -64,6 +65,6 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        atomic_io.put(tmp_path / "a", blocks())
+        atomic_io.write_file(tmp_path / "a", lambda stream: stream.writelines(blocks()))
     assert [each.name for each in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"before"

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import gflowout as gfo
 from gflowout import cli
 from gflowout.cli import commands
+from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import MissingExtraError, require
 from gflowout.studies.demo import data, metrics, page, run, study
 
@@ -308,8 +309,8 @@ class TestExtras:
 
 def test_write_keeps_the_old_page_if_it_fails(tmp_path):
     out = tmp_path / "page.html"
-    page.write(out, "old")
+    write_text(out, "old")
     with pytest.raises(UnicodeEncodeError):
-        page.write(out, "\ud800")
+        write_text(out, "\ud800")
     assert out.read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gflowout as gfo
 from gflowout.backbones import MLP
+from gflowout.core import atomic_io
 from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
 from gflowout.training import DivergedError, FitOptions, TrainingWarning, checkpoints, fit
@@ -695,7 +696,7 @@ def _killed_while_writing(folder: Path) -> None:
             stream.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoints.write_bytes(folder / "epoch-00001.ckpt", Deadly)
+    atomic_io.write_file(folder / "epoch-00001.ckpt", Deadly)
 
 
 def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path: Path) -> None:
@@ -709,7 +710,7 @@ def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     assert checkpoints.last(tmp_path) == tmp_path / "epoch-00001.ckpt"
     assert torch.equal(checkpoints.read(tmp_path / "epoch-00001.ckpt")["a"], torch.ones(2))
-    checkpoints.clean(tmp_path)
+    atomic_io.remove_unfinished(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001.ckpt"]
 
 
@@ -719,7 +720,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        checkpoints.write_bytes(tmp_path / "a.ckpt", fail)
+        atomic_io.write_file(tmp_path / "a.ckpt", fail)
     assert not list(tmp_path.iterdir())
 
 

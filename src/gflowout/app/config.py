@@ -113,10 +113,10 @@ def build(raw: Mapping[str, Any]) -> Config:
 
 def write(config: Config, path: Path) -> None:
     """Write every value to a YAML file, which :func:`read` reads back equal."""
-    from gflowout.training.checkpoints import write_bytes
+    from gflowout.core.atomic_io import write_file
 
     text = yamls.text(nested(config)).encode()
-    write_bytes(path, lambda stream: stream.write(text))
+    write_file(path, lambda stream: stream.write(text))
 
 
 def nested(config: Config) -> dict[str, Any]:

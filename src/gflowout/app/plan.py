@@ -74,21 +74,6 @@ def plan(config: Config, task: Task) -> Plan:
     return Plan(lines, seconds, epoch, epoch * config.fit.epochs)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    Examples:
-        >>> [duration(seconds) for seconds in (0.0042, 3.21, 75, 7300)]
-        ['4.2 ms', '3.2 s', '1 min 15 s', '2 h 1 min']
-    """
-    if seconds < 1:
-        return f"{1000 * seconds:.1f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def _lines(config: Config, task: Task, model: MaskedModel) -> list[tuple[str, str]]:
     problem, target, fit = task.problem, task.target, config.fit
     shape = "x".join(map(str, problem.shape))

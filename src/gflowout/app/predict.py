@@ -16,9 +16,9 @@ from torch import Tensor
 from gflowout.app import scores
 from gflowout.app.inputs import CHUNK, Inputs, open_inputs
 from gflowout.app.preprocess import Problem, Target
+from gflowout.core.atomic_io import write_file
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
-from gflowout.training.checkpoints import write_bytes
 
 FORMATS = (".csv", ".parquet", ".npz")
 
@@ -91,7 +91,7 @@ def write(frame: pd.DataFrame, path: Path) -> None:
         else:
             stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
 
-    write_bytes(path, save)
+    write_file(path, save)
 
 
 def _write_npz(frame: pd.DataFrame, stream: Any) -> None:

@@ -24,6 +24,7 @@ from gflowout.app.config import Config, ConfigError
 from gflowout.app.preprocess import Problem
 from gflowout.app.tasks import Task
 from gflowout.core import checks, serialization
+from gflowout.core.atomic_io import write_file
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
@@ -31,7 +32,6 @@ from gflowout.runs import locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import surroundings
 from gflowout.training import FitResult, fit
-from gflowout.training.checkpoints import write_bytes
 
 if TYPE_CHECKING:
     from gflowout.runs import Context, Result
@@ -285,7 +285,7 @@ def _prepare(folder: Path, settings: Config, task: Task) -> None:
             "or start anew with --restart"
         )
     text = json.dumps(content, indent=1).encode()
-    write_bytes(path, lambda stream: stream.write(text))
+    write_file(path, lambda stream: stream.write(text))
     config.write(settings, folder / CONFIG)
 
 
@@ -326,7 +326,7 @@ def _record(
         },
     )
     text = records.to_text(record).encode()
-    write_bytes(folder / RECORD, lambda stream: stream.write(text))
+    write_file(folder / RECORD, lambda stream: stream.write(text))
 
 
 @contextmanager

@@ -19,11 +19,12 @@ from gflowout.bench.memory_format import memory_format_tables
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.overhead import data_tables, fit_table
 from gflowout.bench.show import plot as draw
-from gflowout.bench.show import screen, shown, targets, write
+from gflowout.bench.show import screen, shown, targets
 from gflowout.bench.targets import reached
 from gflowout.bench.timing import Table, environment, measure
 from gflowout.bench.work_tables import work_tables
 from gflowout.core import checks
+from gflowout.core.atomic_io import write_text
 
 FORMAT = 2
 MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
@@ -110,7 +111,7 @@ def run(
                 results[table.name] = measure(table, done, cpu=cpu)
                 ordered = {one.name: results[one.name] for one in everything if one.name in results}
                 record |= {"tables": ordered, "targets": reached(ordered)}
-                write(out, json.dumps(record, indent=2) + "\n")
+                write_text(out, json.dumps(record, indent=2) + "\n")
     finally:
         torch.set_num_threads(threads)
     asked = {table.name: results[table.name] for table in chosen}

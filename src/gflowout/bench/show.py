@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,6 @@ from typing import Any
 from gflowout.bench.targets import reached
 
 _WIDTH = 120
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def screen() -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ import typer
 
 from gflowout.cli.study_options import check_data
 from gflowout.core import checks
+from gflowout.core.text import aligned
 
 if TYPE_CHECKING:
     from gflowout.runs import Engine, Run
@@ -150,8 +151,8 @@ def dry_run(
     A kind of run is priced by its records, or by a few steps or two epochs of one arm. Trials that
     several studies share are counted once, and so are networks.
     """
+    from gflowout.core.text import counted
     from gflowout.runs import records
-    from gflowout.runs.table import counted
     from gflowout.studies.framework import estimates
     from gflowout.studies.framework import study as studies
 
@@ -207,7 +208,7 @@ def dry_run(
 
 def catalogue() -> Iterator[str]:
     """The studies in words: what they ask, and how large they are."""
-    from gflowout.runs.table import counted
+    from gflowout.core.text import counted
     from gflowout.studies.framework import selection
     from gflowout.studies.framework import study as studies
 
@@ -229,15 +230,6 @@ def catalogue() -> Iterator[str]:
         yield f"    {'; '.join(sizes)}"
     yield ""
     yield "run one with: gflowout study run NAME --preset smoke --out results/smoke"
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    """Rows as lines with columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loaded]:

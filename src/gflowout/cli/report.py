@@ -117,13 +117,13 @@ def _text(
 
 def _write(out: Path, text: str) -> None:
     """Write a file that appears when it is complete; no folder is made for it."""
-    from gflowout.training.checkpoints import write_bytes
+    from gflowout.core.atomic_io import write_text
 
     if out.is_dir():
         raise ValueError(f"{out}: cannot be written (is a folder)")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out.parent}: no such folder")
     try:
-        write_bytes(out, lambda stream: stream.write(text.encode("utf-8")))
+        write_text(out, text)
     except OSError as error:
         raise ValueError(f"{out}: cannot be written ({error.strerror})") from error

@@ -11,6 +11,7 @@ from gflowout.cli import paper_studies
 from gflowout.cli import study_options as options
 from gflowout.cli.console import plain_records
 from gflowout.cli.tune import tune
+from gflowout.core.text import aligned
 
 
 def register(app: typer.Typer, study: typer.Typer) -> None:
@@ -132,8 +133,8 @@ def _run_file(
     here: bool,
     how: dict[str, Any],
 ) -> int:
+    from gflowout.core.text import counted
     from gflowout.runs import records, run_study
-    from gflowout.runs.table import counted
     from gflowout.studies.framework import estimates, files
     from gflowout.studies.framework.study import sources
 
@@ -192,7 +193,7 @@ def list_(
         for (study, data, method), counts in sorted(found.counts.items()):
             numbers = [str(counts[state]) for state in ("done", "failed", "missing")]
             rows.append([study, data, method, *numbers])
-        for line in paper_studies.aligned(rows):
+        for line in aligned(rows):
             typer.echo(line)
         for name, why in found.failed.items():
             typer.echo(f"failed: {name}: {why}")
@@ -214,8 +215,8 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage(), plain_records():
+        from gflowout.core.text import counted
         from gflowout.runs import read, records
-        from gflowout.runs.table import counted
         from gflowout.studies.framework.repeats import TIMES, repeats
 
         folders = (first, second)
@@ -235,7 +236,7 @@ def compare(
         for each in found:
             told = [str(each.runs), str(each.same), f"{each.largest:.3g}", each.metric, each.run]
             rows.append([each.study, each.data, *told])
-        for line in paper_studies.aligned(rows):
+        for line in aligned(rows):
             typer.echo(line)
         same, runs = sum(each.same for each in found), sum(each.runs for each in found)
         if any(each.machines for each in found):

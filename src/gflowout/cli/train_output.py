@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def show_plan(settings: Config, out: Path | None) -> None:
     """Print what a run would do and cost."""
     from gflowout.app import sources
-    from gflowout.app.plan import duration, plan
+    from gflowout.app.plan import plan
+    from gflowout.core.text import duration
     from gflowout.training import checkpoints
 
     task = sources.load(settings.data, settings.seed)
@@ -41,7 +42,7 @@ def show_plan(settings: Config, out: Path | None) -> None:
 
 def show_training(trained: Trained, notes: Iterable[str]) -> None:
     """Print how training went."""
-    from gflowout.app.plan import duration
+    from gflowout.core.text import duration
 
     result = trained.result
     assert result is not None
@@ -143,11 +144,11 @@ def _columns(frame: Any) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write scores to a file; NaN becomes null."""
+    from gflowout.core.atomic_io import write_file
     from gflowout.runs.values import pack
-    from gflowout.training.checkpoints import write_bytes
 
     text = json.dumps(pack(content)[0], indent=1, allow_nan=False).encode()
-    write_bytes(path, lambda stream: stream.write(text))
+    write_file(path, lambda stream: stream.write(text))
     typer.echo(f"{path}: written")
 
 

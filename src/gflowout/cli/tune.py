@@ -170,14 +170,14 @@ def _tuning_plan(plan: Plan, out: Path, workers: int | None, engine: Engine) -> 
 
 
 def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
+    from gflowout.core.atomic_io import write_file
     from gflowout.core.optional import MissingExtraError
-    from gflowout.training.checkpoints import write_bytes
     from gflowout.tuning.configs import write_best
 
     yield tuned.table()
     for trial in tuned.failed:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
-    write_bytes(out / "tuned.yaml", lambda stream: stream.write(tuned.to_yaml().encode()))
+    write_file(out / "tuned.yaml", lambda stream: stream.write(tuned.to_yaml().encode()))
     written = [out / "tuned.yaml", *write_best(tuned, out)]
     try:
         tuned.plot(out / "tuned.png")

@@ -1,7 +1,6 @@
-"""Writing files: whole or not at all; and tensors in the safetensors format.
+"""Write files that are complete or not there, and tensors in the safetensors format.
 
-The format is that of https://github.com/huggingface/safetensors, whose own writer needs NumPy,
-which the core does without. Knows nothing of models.
+The writer of the package ``safetensors`` needs NumPy, which the core does without.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -27,34 +27,58 @@ DTYPES = {
 """What the format calls the types of tensors that it has."""
 
 
-def put(target: Path, blocks: Iterable[bytes]) -> None:
-    """Write a file beside its place, and move it there when it is complete.
+UNFINISHED = ".unfinished-"
+"""In the name of a file while it is written."""
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file beside its place, and move it there when it is complete and on disk.
 
     Args:
-        target: The file; replaced if it exists.
-        blocks: What it holds.
+        path: The file; replaced if it exists.
+        write: Writes the content to a binary stream.
 
     Examples:
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     put(Path(folder) / "a", [b"one ", b"two"])
+        ...     write_file(Path(folder) / "a", lambda stream: stream.write(b"one"))
         ...     print((Path(folder) / "a").read_text(), len(list(Path(folder).iterdir())))
-        one two 1
+        one 1
     """
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}{UNFINISHED}")
     try:
         with os.fdopen(handle, "wb") as stream:
-            for block in blocks:
-                stream.write(block)
+            write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # as any file, not as a secret one
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+        os.chmod(name, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that appears when it is complete."""
+    write_text(path, text)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a loss of power."""
+    with contextlib.suppress(OSError):  # not every file system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left unfinished in a folder."""
+    for path in folder.glob(f"*{UNFINISHED}*"):
+        path.unlink(missing_ok=True)
 
 
 def safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes]:

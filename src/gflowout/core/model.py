@@ -23,12 +23,11 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Method
 from gflowout.core.modes import evaluating
 from gflowout.core.predictive import Predictive
+from gflowout.core.random import draw_seeds
 from gflowout.core.runner import Runner
 from gflowout.core.scorer import Scorer, check_mask_values, masks_of_draws, masks_of_pass
 from gflowout.core.sites import INPUT, Site
 from gflowout.core.trajectory import Noise, Trajectory
-
-_SEED_LIMIT = 2**62
 
 
 class MaskedModel(nn.Module):
@@ -171,7 +170,7 @@ class MaskedModel(nn.Module):
                 raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
             samples = len(given[0])
         count = 20 if samples is None else samples
-        seeds = _seeds(count, generator)
+        seeds = draw_seeds(count, generator)
         same = self.method.deterministic and not given
         # Tensors of inference mode do not tell whether they were changed in place.
         with (
@@ -264,7 +263,7 @@ class MaskedModel(nn.Module):
     def _shared_masks(self, samples: int, generator: torch.Generator | None) -> Any:
         """Masks that do not depend on inputs, [samples, units] per site, or ``None``."""
         device = next((each.device for each in self.method.parameters()), torch.device("cpu"))
-        sources = [torch.Generator(device).manual_seed(s) for s in _seeds(samples, generator)]
+        sources = [torch.Generator(device).manual_seed(s) for s in draw_seeds(samples, generator)]
         return self.method.draw_ahead(Trajectory(noise=Noise(sources)))
 
     def set_options(self, **options: Any) -> None:
@@ -358,17 +357,6 @@ class MaskedModel(nn.Module):
 def _on_known_device(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether optimisers have fused kernels where the parameters are."""
     return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
-
-
-def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
-    """One seed per draw. The global random state is read, not moved."""
-    if generator is None:
-        generator = torch.Generator()
-        generator.set_state(torch.get_rng_state())
-    seeds: list[int] = torch.randint(
-        _SEED_LIMIT, (count,), generator=generator, device=generator.device
-    ).tolist()
-    return seeds
 
 
 def _rename_incompatible(model: MaskedModel, incompatible: _IncompatibleKeys) -> None:

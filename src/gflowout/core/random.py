@@ -32,3 +32,25 @@ def generator(seed: int, *words: str | int) -> torch.Generator:
     digest = hashlib.blake2b(text, digest_size=8).digest()
     # manual_seed takes 64 bits, but signed.
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def draw_seeds(count: int, generator: torch.Generator | None = None) -> list[int]:
+    """Seeds for as many draws.
+
+    Args:
+        count: Number of draws.
+        generator: Their source; without one, PyTorch's random state is read and not moved.
+
+    Examples:
+        >>> draw_seeds(2, torch.Generator().manual_seed(0)) == draw_seeds(
+        ...     2, torch.Generator().manual_seed(0)
+        ... )
+        True
+    """
+    if generator is None:
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+    seeds: list[int] = torch.randint(
+        2**62, (count,), generator=generator, device=generator.device
+    ).tolist()
+    return seeds

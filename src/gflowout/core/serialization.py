@@ -80,7 +80,8 @@ def save(
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
-    atomic_io.put(target, atomic_io.safetensors(tensors, {KEY: config}))
+    blocks = atomic_io.safetensors(tensors, {KEY: config})
+    atomic_io.write_file(target, lambda stream: stream.writelines(blocks))
 
 
 @overload

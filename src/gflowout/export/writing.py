@@ -168,7 +168,8 @@ def export(
             answer = _opened(deployed, content, format)
             with torch.no_grad():
                 difference = largest_difference(deployed, answer, tolerance)
-    atomic_io.put(place(target, overwrite), [content])  # somebody's file may be there by now
+    content_path = place(target, overwrite)  # somebody's file may be there by now
+    atomic_io.write_file(content_path, lambda stream: stream.write(content))
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 

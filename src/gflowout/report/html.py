@@ -17,9 +17,9 @@ from string import Template
 from typing import Any, get_args
 
 import gflowout
+from gflowout.core.text import duration
 from gflowout.report import blocks, colours, plots, tables, words
 from gflowout.report.build import Facts, Part, Report
-from gflowout.runs.table import span
 from gflowout.studies.framework.content import OURS, Claim, Table, Verdict
 
 _DARK = {
@@ -163,7 +163,7 @@ def _key_figures(report: Report) -> str:
         (str(len(methods)), "methods"),
         (str(len(data)), "data set" if len(data) == 1 else "data sets"),
         (f"{facts.runs:,}", f"runs, {facts.trials:,} of them to tune" if facts.trials else "runs"),
-        (span(facts.seconds), "of computing"),
+        (duration(facts.seconds), "of computing"),
     ]
     cells = "".join(
         f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>"
@@ -294,7 +294,7 @@ def _runs(facts: Facts) -> str:
     failed = f"; {facts.failed} failed and are left out" if facts.failed else ""
     threads = " or ".join(map(str, facts.threads))
     each = f", {threads} thread{'' if threads == '1' else 's'} each" if threads else ""
-    return f"{facts.runs} done{trials}{failed}; {span(facts.seconds)} of computing{each}"
+    return f"{facts.runs} done{trials}{failed}; {duration(facts.seconds)} of computing{each}"
 
 
 def _style() -> str:

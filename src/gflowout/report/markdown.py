@@ -6,9 +6,9 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from gflowout.core.text import duration, markdown_table
 from gflowout.report import plots, tables
 from gflowout.report.build import Part, Report
-from gflowout.runs.table import span
 from gflowout.studies.framework import summary
 from gflowout.studies.framework.content import Claim, Column, Row, Table, Text
 
@@ -61,14 +61,14 @@ def table(content: Table) -> str:
             [_escape(row.title) + label, *_cells(row, index, content.columns, marked)]
             for index, row in group
         ]
-    return _aligned(rows)
+    return markdown_table(rows, right=True)
 
 
 def _told(report: Report) -> str:
     facts = report.facts
     trials = f" ({facts.trials} of them to tune)" if facts.trials else ""
     return (
-        f"{facts.runs} runs{trials}, {span(facts.seconds)} of computing. Figures are means ± "
+        f"{facts.runs} runs{trials}, {duration(facts.seconds)} of computing. Figures are means ± "
         "standard errors over seeds; rows marked *paper* are the paper's own figures, all others "
         "were measured. The same with plots: "
         f"`{facts.commands[-1] if facts.commands else 'gflowout report RESULTS -o report.html'}`."
@@ -157,18 +157,6 @@ def _cells(
         text = _escape(mean) + (f" ± {error}" if error else "")
         made.append(f"**{text}**" if (index, place) in marked else text)
     return made
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) + " |"
-        for row in rows
-    ]
-    rule = [
-        f"{'-' * (size + 1)}:" if place else "-" * (size + 2) for place, size in enumerate(widths)
-    ]
-    return "\n".join([lines[0], "|" + "|".join(rule) + "|", *lines[1:]])
 
 
 def _escape(text: str) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
+from gflowout.core.atomic_io import sync_folder
 from gflowout.core.optional import require
 from gflowout.runs.spec import Run
 from gflowout.runs.values import canonical, pack, plain, unpack
@@ -134,7 +135,7 @@ def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
         written = _publish(half, path)
     finally:
         half.unlink(missing_ok=True)
-    _sync(folder)
+    sync_folder(folder)
     return written
 
 
@@ -321,13 +322,3 @@ def _publish(half: Path, path: Path) -> bool:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(body).encode()).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Make a new name in a folder survive a loss of power."""
-    with contextlib.suppress(OSError):  # not every file system can
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gflowout.core import checks
+from gflowout.core.text import counted, duration
 from gflowout.runs import engines, locks, records
 from gflowout.runs.child import Limits
 from gflowout.runs.engines import Ended, Engine, Event
 from gflowout.runs.spec import Run
-from gflowout.runs.table import Tally, counted, display, span
+from gflowout.runs.table import Tally, display
 from gflowout.runs.work import Task, resolve
 
 SCRATCH = ".scratch"
@@ -52,7 +53,7 @@ class Summary:
     def __str__(self) -> str:
         head = (
             f"{counted(self.total, 'run')}: {self.done} done, {self.skipped} done before, "
-            f"{len(self.failed)} failed, in {span(self.seconds)}"
+            f"{len(self.failed)} failed, in {duration(self.seconds)}"
         )
         return "\n".join([head, *(f"failed: {name}: {why}" for name, why in self.failed.items())])
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gflowout.core.optional import MissingExtraError, require
+from gflowout.core.text import duration
 from gflowout.runs.engines import Ended, Event, Progress, Started
 
 _REFRESH = 0.25  # seconds
@@ -93,7 +94,7 @@ class Tally:
             parts.append(f"{self.left} left")
         remaining = None if ended else self.remaining()
         if remaining is not None and remaining >= _SHORTEST:
-            parts.append(f"about {span(remaining)} to go")
+            parts.append(f"about {duration(remaining)} to go")
         return ", ".join(parts)
 
 
@@ -162,7 +163,9 @@ class Live:
         for name, row in list(self.tally.rows.items())[:_ROWS]:
             step = f"{row.step}/{row.steps}" if row.steps else str(row.step or "")
             # Text, so that brackets in a message are not taken for markup.
-            table.add_row(name, str(row.attempt), step, span(now - row.since), Text(row.message))
+            table.add_row(
+                name, str(row.attempt), step, duration(now - row.since), Text(row.message)
+            )
         if len(self.tally.rows) > _ROWS:
             table.add_row(f"and {len(self.tally.rows) - _ROWS} more", "", "", "", "")
         return table
@@ -182,33 +185,9 @@ def display(tally: Tally, progress: bool) -> Lines | Live:
 
 def verdict(event: Ended) -> str:
     """One line on how an attempt has ended."""
-    name, seconds = event.task.run.id, span(event.record["seconds"])
+    name, seconds = event.task.run.id, duration(event.record["seconds"])
     if not event.failed:
         return f"{name}: done in {seconds}"
     then = "; will be tried again" if event.again else ""
     why = event.record["error"]["message"]
     return f"{name}: attempt {event.task.attempt} failed after {seconds}: {why}{then}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and a noun, in the plural unless it is one.
-
-    Examples:
-        >>> counted(1, "run"), counted(2, "run")
-        ('1 run', '2 runs')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def span(seconds: float) -> str:
-    """A length of time for people.
-
-    Examples:
-        >>> span(3.21), span(75), span(7322)
-        ('3.2 s', '1:15', '2:02:02')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, rest = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

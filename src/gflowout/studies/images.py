@@ -18,6 +18,7 @@ from torch import Tensor
 from gflowout.app import scores
 from gflowout.app.tasks import Part
 from gflowout.core import optional
+from gflowout.core.atomic_io import write_file
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run
@@ -26,7 +27,6 @@ from gflowout.studies.framework.arms import ARMS, trials
 from gflowout.studies.framework.study import TUNING, Chosen, sources
 from gflowout.studies.images_presets import SAMPLES, SEEDS, base, grid, of_trial
 from gflowout.studies.models import Fitted
-from gflowout.training.checkpoints import write_bytes
 
 TITLES = {
     "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN",
@@ -194,7 +194,7 @@ def shifted(images: Tensor, shift: str, severity: int, found: Fitted, context: C
             frost = overlays.load_overlays(found.configs[0].data.directory)
         made = corruptions.corrupt(images, shift, severity, seed=_SEED, overlays=frost)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, lambda stream: stream.write(save({"images": made.contiguous()})))
+    write_file(path, lambda stream: stream.write(save({"images": made.contiguous()})))
     return made
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core import random
+from gflowout.core.atomic_io import write_file
 from gflowout.data import store, vqa
 from gflowout.data.vqa import VQASet, VQASplit
-from gflowout.training.checkpoints import write_bytes
 
 DIRECTIONS = 8
 """Bins of the direction of edges."""
@@ -219,7 +219,7 @@ def _found(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
     made = make()
     if path is not None:
         held = safetensors.save({"features": made})
-        write_bytes(path, lambda stream: stream.write(held))
+        write_file(path, lambda stream: stream.write(held))
     return made
 
 

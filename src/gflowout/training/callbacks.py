@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from gflowout.core import atomic_io
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.alarms import ADVICE, DivergedError, TrainingWarning, alarms
@@ -99,7 +100,7 @@ class Table(Callback):
         history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
         if trainer.is_global_zero and history:
             text = as_csv(history).encode()
-            checkpoints.write_bytes(self.path, lambda stream: stream.write(text))
+            atomic_io.write_file(self.path, lambda stream: stream.write(text))
 
 
 class Alarms(Callback):

@@ -7,7 +7,6 @@ values only. A folder of checkpoints holds the last and the best ones.
 from __future__ import annotations
 
 import math
-import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -16,49 +15,20 @@ from typing import Any
 
 import torch
 
+from gflowout.core import atomic_io
+
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
-_UNFINISHED = ".unfinished"
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write tensors and plain values to a file, which appears when it is complete."""
-    write_bytes(path, lambda stream: torch.save(dict(content), stream))
-
-
-def write_bytes(path: Path, save: Any) -> None:
-    """Let ``save(stream)`` write a file that appears when it is complete.
-
-    Args:
-        path: The file; one that is there is replaced.
-        save: Writes to a binary stream.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}{_UNFINISHED}-{os.getpid()}")
-    try:
-        with half.open("wb") as stream:
-            save(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name is on disk, too
-    finally:
-        os.close(folder)
+    atomic_io.write_file(path, lambda stream: torch.save(dict(content), stream))
 
 
 def read(path: Path, device: Any = None) -> dict[str, Any]:
     """Read a checkpoint; anything but tensors and plain values is refused."""
     content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     return content
-
-
-def clean(folder: Path) -> None:
-    """Remove what killed processes left unfinished."""
-    for half in folder.glob(f"*{_UNFINISHED}-*"):
-        half.unlink(missing_ok=True)
 
 
 def last(folder: Path) -> Path | None:

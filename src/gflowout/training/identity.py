@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gflowout.core import atomic_io
 from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
 from gflowout.training import checkpoints
@@ -52,8 +53,8 @@ def prepare(folder: Path, saved: Path, run: dict[str, Any], resume: bool) -> Pat
     wanted: dict[str, Any] = json.loads(json.dumps(run))
     if first:
         saved.mkdir(parents=True, exist_ok=True)
-        checkpoints.clean(saved)
-        checkpoints.clean(folder)
+        atomic_io.remove_unfinished(saved)
+        atomic_io.remove_unfinished(folder)
     if first and not resume:
         for path in checkpoints.epochs(saved).values():
             path.unlink()
@@ -62,7 +63,7 @@ def prepare(folder: Path, saved: Path, run: dict[str, Any], resume: bool) -> Pat
         compare(folder, wanted)
     if first:
         text = json.dumps(wanted, indent=1).encode()
-        checkpoints.write_bytes(folder / RUN, lambda stream: stream.write(text))
+        atomic_io.write_file(folder / RUN, lambda stream: stream.write(text))
     return start
 
 

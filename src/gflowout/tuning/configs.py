@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflowout.tuning.spaces import Choice
+from gflowout.tuning.spaces import Choice, Space
 
 if TYPE_CHECKING:
     from gflowout.app.config import Config
-    from gflowout.tuning.plan import Plan
     from gflowout.tuning.results import Tuned
 
 TEST = "test"
@@ -37,7 +36,7 @@ def base_options(config: Config, methods: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def check(plan: Plan) -> None:
+def check(options: Mapping[str, Mapping[str, Any]], space: Space) -> None:
     """Refuse options and values that a method does not take, before a trial fails for it.
 
     Raises:
@@ -46,8 +45,8 @@ def check(plan: Plan) -> None:
     from gflowout.app.config import ConfigError
 
     problems: dict[str, None] = {}
-    for method, base in plan.base.items():
-        domains = plan.space.of(method)
+    for method, base in options.items():
+        domains = space.of(method)
         middle = {name: domain.at(0.5) for name, domain in domains.items()}
         for name, domain in domains.items():
             values = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)

@@ -127,7 +127,7 @@ def make_plan(
         subset=checks.boolean("subset", subset),
     )
     if work == WORK:
-        configs.check(plan)
+        configs.check(plan.base, plan.space)
     return plan
 
 
@@ -153,12 +153,12 @@ def agree(plan: Plan, folder: Path) -> None:
 
 def remember(plan: Plan, folder: Path) -> None:
     """Write the plan of a search to its folder, or refuse one that has another."""
-    from gflowout.training.checkpoints import write_bytes
+    from gflowout.core.atomic_io import write_file
 
     agree(plan, folder)
     if not (folder / PLAN).exists():
         text = _yamls().text(plan.to_dict()).encode()
-        write_bytes(folder / PLAN, lambda stream: stream.write(text))
+        write_file(folder / PLAN, lambda stream: stream.write(text))
 
 
 def known(plan: Plan, folder: Path) -> dict[str, list[float]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core.optional import require
-from gflowout.runs.table import span
+from gflowout.core.text import aligned, duration
 from gflowout.tuning.spaces import Choice, Numbers, Space
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ class Tuned:
                     str(len(trials)),
                     str(sum(trial.score is None for trial in trials)),
                     *(f"{spread[name]:.4f}" for name in ("best", "median", "worst")),
-                    span(sum(trial.seconds for trial in trials)),
+                    duration(sum(trial.seconds for trial in trials)),
                     ", ".join(f"{name}={_shown(value)}" for name, value in options.items()) or "-",
                 ]
             )
-        return "\n".join([f"{self.score} ({self.direction}d)", *_aligned(rows)])
+        return "\n".join([f"{self.score} ({self.direction}d)", *aligned(rows)])
 
     def listing(self) -> str:
         """A row per trial."""
@@ -146,9 +146,9 @@ class Tuned:
                 _shown(trial.options[name]) if name in trial.options else "" for name in names
             ]
             best = "best" if self.best.get(trial.method) == trial else ""
-            first = [trial.method, str(trial.number), known, span(trial.seconds)]
+            first = [trial.method, str(trial.number), known, duration(trial.seconds)]
             rows.append([*first, *values, trial.error or best])
-        return "\n".join(_aligned(rows))
+        return "\n".join(aligned(rows))
 
     def to_frame(self) -> pd.DataFrame:
         """A row per trial, with a column per option."""
@@ -252,11 +252,3 @@ def _score(trial: Trial) -> float:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

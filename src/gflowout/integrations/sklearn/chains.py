@@ -234,9 +234,7 @@ def log_likelihood(model: MaskedModel, table: Table, fit: FitOptions, more: int 
     """
     first = next(model.parameters())
     seed = random.generator(fit.seed, "valid")
-    draws: list[int] = torch.randint(
-        2**62, (fit.valid_samples * (1 + 8 * more),), generator=seed
-    ).tolist()
+    draws = random.draw_seeds(fit.valid_samples * (1 + 8 * more), seed)
     x = torch.tensor(table.x, dtype=first.dtype, device=first.device)
     pred = draw(model, x, draws)
     y = _targets(table, model.likelihood, first.device)
@@ -320,7 +318,7 @@ def pooled(
             first = next(chain.model.parameters())
             rows = torch.tensor(x[start : start + ROWS], dtype=first.dtype, device=first.device)
             source = random.generator(seed, "predict", number)
-            draws: list[int] = torch.randint(2**62, (share,), generator=source).tolist()
+            draws = random.draw_seeds(share, source)
             part.append(draw(chain.model, rows, draws))
         parts.append(part)
     outputs = torch.cat([torch.cat([one.outputs for one in part]) for part in parts], 1)

@@ -15,6 +15,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from gflowout.core import checks, policy
+from gflowout.core.random import draw_seeds
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
 from gflowout.integrations.sklearn.chains import Chain, draw
@@ -177,7 +178,7 @@ def input_masks(
         first = next(model.parameters())
         site = [one.name for one in model.sites].index(INPUT)
         source = torch.Generator().manual_seed(seed)
-        draws: list[int] = torch.randint(2**62, (samples,), generator=source).tolist()
+        draws = draw_seeds(samples, source)
         rows = torch.tensor(x, dtype=first.dtype, device=first.device)
         masks = draw(model, rows, draws, return_masks=True).masks
         assert masks is not None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -126,21 +124,6 @@ def build(
         + "\n".join(sections)
         + "\n</body></html>\n"
     )
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file in one step: readers see the old one or the new one, never half of it.
-
-    Args:
-        path: The file.
-        text: Its contents.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _intro() -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gflowout.core.atomic_io import write_text
 from gflowout.studies.demo import metrics, page
 from gflowout.studies.demo.study import BASELINE, DRAWS, METHODS, Run, execute
 
@@ -68,7 +69,7 @@ def run(settings: Settings, out: Path, console: Console | None = None) -> metric
     console.print()
     for line in findings:
         console.print(f"- {line}", highlight=False)
-    page.write(out, page.build(runs, scores, findings, notes, settings.command))
+    write_text(out, page.build(runs, scores, findings, notes, settings.command))
     console.print(f"\nPictures and explanations: {out}", highlight=False, soft_wrap=True)
     return scores
 

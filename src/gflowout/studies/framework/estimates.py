@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gflowout.core.text import duration
 from gflowout.runs import Engine, Inline, Pool, Run, records
-from gflowout.runs.table import span
 from gflowout.runs.work import Task, execute
 
 EPOCHS = "fit.epochs"
@@ -154,7 +154,7 @@ def left_to_do(
             total += left * each.seconds
         elif left:
             certain = False
-        cost = "" if each.seconds is None else f" at {span(each.seconds)}"
+        cost = "" if each.seconds is None else f" at {duration(each.seconds)}"
         method, data = kind
         lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({each.source})")
     return lines, total, certain
@@ -170,9 +170,9 @@ def sum_up(total: float, workers: int | None, certain: bool = True) -> str:
     """
     if not certain and not total:
         return "estimated cost: not known"
-    share = "" if workers is None else f", about {span(total / workers)} with {workers} at once"
+    share = "" if workers is None else f", about {duration(total / workers)} with {workers} at once"
     rest = "" if certain else "; and what is not known"
-    return f"estimated cost: {span(total)} of computing{share}{rest}"
+    return f"estimated cost: {duration(total)} of computing{share}{rest}"
 
 
 def tally(

@@ -27,10 +27,10 @@ from gflowout.app import config as configs
 from gflowout.app import yamls
 from gflowout.app.config import ConfigError
 from gflowout.core import checks
+from gflowout.core.atomic_io import write_file
 from gflowout.core.optional import require
 from gflowout.runs import Run, records
 from gflowout.runs.work import current_name
-from gflowout.training.checkpoints import write_bytes
 
 WORK = "gflowout.app.run:work"
 PLAN = "runs.jsonl"
@@ -177,7 +177,7 @@ def remember(folder: Path, runs: Iterable[Run]) -> None:
     studies = {run.study for run in runs}
     kept = [run for run in planned(folder) if run.study not in studies]
     lines = [json.dumps(run.to_dict()) for run in [*kept, *runs]]
-    write_bytes(folder / PLAN, lambda stream: stream.write(("\n".join(lines) + "\n").encode()))
+    write_file(folder / PLAN, lambda stream: stream.write(("\n".join(lines) + "\n").encode()))
 
 
 def planned(folder: Path) -> list[Run]:

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gflowout.core import checks
+from gflowout.core.text import markdown_table
 from gflowout.runs.values import canonical
 
 SEEDS = ("seed", "data.seed")
@@ -131,14 +132,7 @@ def markdown(found: list[Group]) -> str:
         values = {row[place] for row in rows[1:]}
         if values == {""} or (place == 0 and len(values) == 1):
             rows = [row[:place] + row[place + 1 :] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    return "\n".join(
-        [lines[0], "|" + "|".join("-" * (size + 2) for size in widths) + "|", *lines[1:]]
-    )
+    return markdown_table(rows)
 
 
 def table(found: list[Group]) -> str:

@@ -1,0 +1,75 @@
+"""Numbers and tables as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, with columns of equal width.
+
+    Examples:
+        >>> aligned([["method", "nll"], ["mc", "0.21"]])
+        ['method  nll', 'mc      0.21']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
+    """Rows, the first of them a heading, as a Markdown table with columns of equal width.
+
+    Args:
+        rows: Of cells that are escaped already.
+        right: Align all columns but the first to the right.
+
+    Examples:
+        >>> print(markdown_table([["method", "nll"], ["mc", "0.2"]], right=True))
+        | method | nll |
+        |--------|----:|
+        | mc     | 0.2 |
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numeric = [right and place > 0 for place in range(len(widths))]
+    lines = [
+        [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ]
+        for row in rows
+    ]
+    rule = "|".join(
+        f"{'-' * (width + 1)}:" if number else "-" * (width + 2)
+        for width, number in zip(widths, numeric, strict=True)
+    )
+    shown = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([shown[0], f"|{rule}|", *shown[1:]])
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people.
+
+    Examples:
+        >>> [duration(seconds) for seconds in (0.0042, 3.21, 75, 7322)]
+        ['4.2 ms', '3.2 s', '1:15', '2:02:02']
+    """
+    if 0 < seconds < 0.95:
+        return f"{1000 * seconds:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the singular or plural.
+
+    Examples:
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
