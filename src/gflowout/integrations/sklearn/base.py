@@ -1,25 +1,21 @@
 """What classifier and regressor have in common: parameters, fitting, drawing.
 
-Parameters are stored as given and checked in ``fit``, as scikit-learn has it. How a network is
-trained is in :mod:`.chains`, with what values in :mod:`.recipes`, and what is read off masked
-inputs in :mod:`.selecting`.
+Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
@@ -27,9 +23,8 @@ from gflowout.core.predictive import Predictive
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
 from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.chains import Chain, Plan, pooled, train, weigh
-from gflowout.integrations.sklearn.features import units_of
-from gflowout.integrations.sklearn.progress import progress
+from gflowout.integrations.sklearn.chains import Chain, Plan, pooled, progress, train, weigh
+from gflowout.integrations.sklearn.features import Selecting, is_list, units_of
 from gflowout.integrations.sklearn.recipes import (
     FEATURES,
     HIDDEN,
@@ -40,7 +35,6 @@ from gflowout.integrations.sklearn.recipes import (
     Recipe,
     chain_options,
 )
-from gflowout.integrations.sklearn.selecting import Selecting
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.training.options import FitOptions
@@ -48,75 +42,42 @@ from gflowout.training.options import FitOptions
 AUTO = "auto"
 
 
-def _check_device(name: Any) -> None:
-    try:
-        kind = torch.device(name).type
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {name!r}") from None
-    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
-    if kind in backends and not backends[kind].is_available():
-        raise ValueError(
-            f"device is {name!r}, but PyTorch finds no such device here: take device='cpu', or "
-            "install a PyTorch that is built for it"
-        )
-
-
+@dataclass(eq=False, repr=False)
 class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
-    """Base of the estimators."""
+    """Base of the estimators.
 
-    _classes: bool
+    A dataclass, so that the parameters of both estimators are listed once: scikit-learn reads them
+    from the signature of ``__init__``, which is generated and only assigns them.
+    """
 
-    def __init__(
-        self,
-        method: str = AUTO,
-        *,
-        hidden: Any = None,
-        mask_inputs: bool = False,
-        mask_hidden: bool | str = AUTO,
-        options: Mapping[str, Any] | None = None,
-        samples: int | None = None,
-        chains: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        generator_lr: float | None = None,
-        weight_decay: float | None = None,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        standardize: bool = True,
-        groups: Any = None,
-        always: Any = None,
-        keep: Any = None,
-        threshold: float = 0.5,
-        device: str = "cpu",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.hidden = hidden
-        self.mask_inputs = mask_inputs
-        self.mask_hidden = mask_hidden
-        self.options = options
-        self.samples = samples
-        self.chains = chains
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.generator_lr = generator_lr
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.standardize = standardize
-        self.groups = groups
-        self.always = always
-        self.keep = keep
-        self.threshold = threshold
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    method: str = AUTO
+    _: KW_ONLY
+    hidden: Any = None
+    mask_inputs: bool = False
+    mask_hidden: bool | str = AUTO
+    options: Mapping[str, Any] | None = None
+    samples: int | None = None
+    chains: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    generator_lr: float | None = None
+    weight_decay: float | None = None
+    validation_fraction: float | None = None
+    patience: int | None = None
+    standardize: bool = True
+    groups: Any = None
+    always: Any = None
+    keep: Any = None
+    threshold: float = 0.5
+    device: str = "cpu"
+    random_state: Any = None
+    verbose: bool = False
+
+    _classes: ClassVar[bool]
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
-        """Everything that the drawn networks say, as :class:`gflowout.Predictive`.
+        """All samples of the prediction, as :class:`gflowout.Predictive`.
 
         Args:
             X: [rows, features].
@@ -149,25 +110,25 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
             self._scale = Scale.of(table.x, table.weight)
             if not self._classes:
                 self._target_scale = Scale.of(table.y, table.weight)
-        inside = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
+        scaled = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
         chains: list[Chain] = []
-        with progress(recipe.chains, self.verbose) as tell:
-            for held in self._held(table, recipe, rng):
-                rows = inside.take(np.nonzero(~held)[0])
-                valid = inside.take(np.nonzero(held)[0]) if held.any() else None
+        with progress(recipe.chains, self.verbose) as reporter:
+            for held_out in self._validation_rows(table, recipe, rng):
+                rows = scaled.take(np.nonzero(~held_out)[0])
+                valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
                 number = len(chains)
                 plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
-                chains.append(train(plan, rows, valid, tell(number)))
+                chains.append(train(plan, rows, valid, reporter(number)))
         self.chains_ = chains
-        self.chain_weights_ = weigh(np.array([one.evidence for one in chains]), recipe.temper)
-        self.history_ = [one.history for one in chains]
-        self.n_iter_ = max(len(one.history) for one in chains)
+        self.chain_weights_ = weigh(np.array([chain.evidence for chain in chains]), recipe.temper)
+        self.history_ = [chain.history for chain in chains]
+        self.n_iter_ = max(map(len, self.history_))
         if self.mask_inputs:
             self._warn_blind(recipe.method)
-            self.inclusion_ = self._inclusion(inside)
+            self.inclusion_ = self._inclusion(scaled)
 
     def _recipe(self) -> Recipe:
-        """What the arguments leave open, from the recipe that fits."""
+        """The recipe for what is masked, with the values of the arguments that are not ``None``."""
         checks.boolean("mask_inputs", self.mask_inputs)
         recipe = HIDDEN
         if self.mask_inputs:
@@ -191,13 +152,17 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
             given["validation"] = checks.number(
                 "validation_fraction", self.validation_fraction, low=0, high=0.5
             )
-        known = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-        return Recipe(**{**known, **given})
+        if self.hidden is not None:
+            if not is_list(self.hidden):
+                raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
+            widths = (checks.integer("hidden", width, low=1) for width in self.hidden)
+            given["hidden"] = tuple(widths)
+        return dataclasses.replace(recipe, **given)
 
-    def _held(
+    def _validation_rows(
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
     ) -> Iterator[NDArray[np.bool_]]:
-        """Which rows each chain is validated on, [rows] of bool; few rows are left to training."""
+        """Mask of the validation rows of each chain, [rows]; empty where there are few rows."""
         folds = round(1 / recipe.validation) if recipe.validation else 0
         validated = folds > 0 and len(table) // folds >= VALID_ROWS
         turn, fold = 0, np.full(len(table), -1)
@@ -218,25 +183,18 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
     ) -> Plan:
         if self.options is not None and not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict or None, got {self.options!r}")
-        hidden = recipe.hidden if self.hidden is None else self.hidden
-        if isinstance(hidden, str) or not hasattr(hidden, "__iter__"):
-            raise TypeError(f"hidden must be a list of widths, got {hidden!r}")
-        hidden = tuple(checks.integer("hidden", width, low=1) for width in hidden)
         known = METHODS[recipe.method].Options.__dataclass_fields__
         own = self.options or {}
         options = {**chain_options(recipe, number, known), **own}
         if "train_size" in known:
             options.setdefault("train_size", max(1, round(rows.total)))
-        # Who chooses a fixed prior, or masks hidden units too, gets the prior as it stands.
+        # A user who chooses a fixed prior, or masks hidden units too, gets the prior unchanged.
         fixed = {"prior_keep", "sparsity"} if recipe.grid else {"sparsity"}
         plain = "sparsity" not in known or fixed & set(own)
-        sparsity = 0.0 if plain or self._hidden_sites(hidden) else recipe.sparsity
+        sparsity = 0.0 if plain or self._hidden_sites(recipe) else recipe.sparsity
         return Plan(
-            hidden=hidden,
-            method=recipe.method,
-            sites=self._sites(
-                recipe.method, hidden, rows.x.shape[1], options, sparsity if recipe.grid else 0.0
-            ),
+            recipe=recipe,
+            sites=self._sites(recipe, rows.x.shape[1], options, sparsity if recipe.grid else 0.0),
             options=options,
             likelihood=likelihood,
             outputs=outputs,
@@ -250,48 +208,54 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 valid_samples=VALID_SAMPLES,
                 seed=int(rng.randint(2**31 - 1)),
             ),
-            recipe=recipe,
             sparsity=sparsity,
             device=self.device,
         )
 
-    def _hidden_sites(self, hidden: tuple[int, ...]) -> list[str]:
+    def _hidden_sites(self, recipe: Recipe) -> list[str]:
         masked = self.mask_hidden
         if masked != AUTO and not isinstance(masked, bool):
             raise TypeError(f"mask_hidden must be True, False or 'auto', got {masked!r}")
         masked = not self.mask_inputs if masked == AUTO else masked
-        return [f"hidden.{layer}.act" for layer in range(len(hidden))] if masked else []
+        return [f"hidden.{layer}.act" for layer in range(len(recipe.hidden))] if masked else []
 
     def _sites(
-        self,
-        method: str,
-        hidden: tuple[int, ...],
-        features: int,
-        options: Mapping[str, Any],
-        sparsity: float,
+        self, recipe: Recipe, features: int, options: Mapping[str, Any], sparsity: float
     ) -> Any:
+        """Sites for :func:`gflowout.wrap`; ``sparsity`` is what the prior charges in the end."""
+        method = METHODS[recipe.method]
         sites: dict[str, Any] = {}
         if self.mask_inputs:
+            names = getattr(self, "feature_names_in_", None)
+            prior_keep = options.get("prior_keep", getattr(method.Options, "prior_keep", None))
             sites[INPUT] = units_of(
-                self.groups, self.always, self.keep, self._names(), features,
-                options.get("prior_keep", getattr(METHODS[method].Options, "prior_keep", None)),
-                sparsity,
+                self.groups, self.always, self.keep, None if names is None else list(names),
+                features, prior_keep, sparsity,
             )  # fmt: skip
         else:
             for name in ("groups", "always", "keep"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is about masked inputs: it needs mask_inputs=True")
-        sparse = self.mask_inputs and METHODS[method].keep_rates
-        for name in self._hidden_sites(hidden):
+        sparse = self.mask_inputs and method.keep_rates
+        for name in self._hidden_sites(recipe):
             sites[name] = Units(keep=HIDDEN_KEEP) if sparse else None
-        if not sites and not METHODS[method].deterministic:
+        if not sites and not method.deterministic:
             raise ValueError(
-                f"method {method!r} needs something to mask: take mask_inputs=True, or "
+                f"method {recipe.method!r} needs something to mask: take mask_inputs=True, or "
                 f"mask_hidden=True with hidden layers (got hidden={self.hidden!r}, "
                 f"mask_hidden={self.mask_hidden!r})"
             )
         return sites or ()
 
-    def _names(self) -> list[str] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else list(names)
+
+def _check_device(name: Any) -> None:
+    try:
+        kind = torch.device(name).type
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {name!r}") from None
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if kind in backends and not backends[kind].is_available():
+        raise ValueError(
+            f"device is {name!r}, but PyTorch finds no such device here: take device='cpu', or "
+            "install a PyTorch that is built for it"
+        )

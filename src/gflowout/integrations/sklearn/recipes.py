@@ -1,7 +1,7 @@
-"""How estimators train unless told otherwise: the values, all in this file.
+"""Default values of the estimators.
 
-One recipe for masks on hidden units, and two for masks on inputs: the same for all rows, or each
-row its own. A chain is one network; with masks on inputs, validation data weigh chains.
+One recipe for masks on hidden units, and two for masks on inputs: the same for all rows, or one
+per row. A chain is one network; with masks on inputs, chains are weighted by validation data.
 """
 
 from __future__ import annotations
@@ -141,22 +141,17 @@ BLIND = frozenset({"concrete", "masksembles", "mc", "none", "variational"})
 
 
 def chain_options(recipe: Recipe, chain: int, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of one chain, before the user's own.
-
-    Args:
-        recipe: Gives the values.
-        chain: Number of the chain.
-        known: Options that the method has.
+    """Default options of the chain of this number, among those that the method has (``known``).
 
     Examples:
         >>> recipe = Recipe("id-gflowout", grid=((0.1, 1.0), (0.1, 0.3)), options={"draws": 8})
         >>> chain_options(recipe, 1, {"prior_keep": 0.5, "beta": 1.0})
         {'prior_keep': 0.1, 'beta': 0.3}
     """
-    found = dict(recipe.options)
+    options = dict(recipe.options)
     if recipe.grid:
-        found["prior_keep"], found["beta"] = recipe.grid[chain % len(recipe.grid)]
-    return {name: value for name, value in found.items() if name in known}
+        options["prior_keep"], options["beta"] = recipe.grid[chain % len(recipe.grid)]
+    return {name: value for name, value in options.items() if name in known}
 
 
 def annealed(recipe: Recipe, sparsity: float, progress: float) -> float:
