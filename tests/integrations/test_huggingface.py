@@ -63,7 +63,7 @@ from gflowout.integrations.huggingface import (
     save_pretrained,
     wrap_transformer,
 )
-from gflowout.integrations.huggingface.trainer import mean_logits
+from gflowout.integrations.huggingface.defaults import mean_logits
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,

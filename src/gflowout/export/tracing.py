@@ -116,6 +116,7 @@ def _by_values(text: str) -> str:
     )
 
 
+@torch.no_grad()
 def largest_difference(deployed: Deployed, answer: Answer, tolerance: float) -> float:
     """Largest difference of any output of a file from PyTorch, relative to numbers above 1.
 
@@ -138,6 +139,7 @@ def largest_difference(deployed: Deployed, answer: Answer, tolerance: float) -> 
     return gap
 
 
+@torch.no_grad()
 def check_one_row(deployed: Deployed, trace: Answer) -> None:
     """Refuse a model that does something else with one row than with several.
 
@@ -146,8 +148,7 @@ def check_one_row(deployed: Deployed, trace: Answer) -> None:
             rounding.
     """
     try:
-        with torch.no_grad():
-            gap, name = _worst(deployed, trace, ([0],), _ROUNDING)
+        gap, name = _worst(deployed, trace, ([0],), _ROUNDING)
     except ExportError as error:
         raise ExportError(f"{_ONE_ROW}: {error}") from error
     except Exception as error:  # whatever the backbone does

@@ -141,12 +141,10 @@ def export(
         >>> program(input=torch.randn(9, 4), seed=torch.tensor(0))["mean"].shape
         torch.Size([9, 3])
     """
-    _check_types(model, path, prepare)
+    _check_arguments(
+        model, path, samples, prepare, tolerance, masks=masks, overwrite=overwrite, check=check
+    )
     format = formats.chosen(path, format)
-    checks.integer("samples", samples, low=1)
-    for name, flag in (("masks", masks), ("overwrite", overwrite), ("check", check)):
-        checks.boolean(name, flag)
-    checks.number("tolerance", tolerance, low=0)
     target = place(path, overwrite)
     formats.need(format)
     args, kwargs = split_example(example)
@@ -161,21 +159,26 @@ def export(
         difference = None
         if check:
             answer = _opened(deployed, content, format)
-            with torch.no_grad():
-                difference = largest_difference(deployed, answer, tolerance)
+            difference = largest_difference(deployed, answer, tolerance)
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
-def _check_types(model: Any, path: Any, prepare: Any) -> None:
+def _check_arguments(
+    model: Any, path: Any, samples: Any, prepare: Any, tolerance: Any, **flags: Any
+) -> None:
     if not isinstance(model, MaskedModel | Ensemble):
         raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or a Path, got {path!r} of type {type(path).__name__}")
     if prepare is not None and not isinstance(prepare, nn.Module):
         raise TypeError(f"prepare must be an nn.Module, got {type(prepare).__name__}")
+    checks.integer("samples", samples, low=1)
+    checks.number("tolerance", tolerance, low=0)
+    for name, flag in flags.items():
+        checks.boolean(name, flag)
 
 
 def place(path: str | os.PathLike[str], overwrite: bool) -> Path:

@@ -20,6 +20,7 @@ from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
 from gflowout.core.find_sites import SiteNames
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
 from gflowout.core.probe import split_example
 from gflowout.core.trace import quiet
 from gflowout.core.wrap import wrap
@@ -215,6 +216,24 @@ def default_likelihood(backbone: PreTrainedModel) -> Likelihood:
     if type(backbone).__name__.endswith("ForTokenClassification"):
         return Categorical(labels, ignore_index=IGNORED)
     return Categorical(labels)
+
+
+def mean_logits(pred: Predictive) -> Tensor:
+    """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
+
+    In regression, the means are returned.
+
+    Examples:
+        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
+        >>> mean_logits(pred).softmax(-1)
+        tensor([[0.7500, 0.2500]])
+    """
+    if isinstance(pred.likelihood, Gaussian):
+        return pred.mean
+    tiny = torch.finfo(pred.mean.dtype).tiny  # a probability of 0 would be a logit of -inf
+    if isinstance(pred.likelihood, Categorical):
+        return pred.mean.clamp(min=tiny).log()
+    return pred.mean.clamp(min=tiny).log() - (1 - pred.mean).clamp(min=tiny).log()
 
 
 def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:

@@ -29,7 +29,11 @@ from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Categorical, Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
-from gflowout.integrations.huggingface.defaults import parameters, refuse_checkpointing
+from gflowout.integrations.huggingface.defaults import (
+    mean_logits,
+    parameters,
+    refuse_checkpointing,
+)
 
 LABELS = ("labels", "label", "label_ids")
 """Names of the labels in data sets."""
@@ -215,24 +219,6 @@ def _counted(pred: Predictive, labels: Tensor) -> int:
     if isinstance(likelihood, Categorical) and likelihood.ignore_index is not None:
         return max(int((labels != likelihood.ignore_index).sum()), 1)
     return labels.numel()
-
-
-def mean_logits(pred: Predictive) -> Tensor:
-    """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
-
-    In regression, the means are returned.
-
-    Examples:
-        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
-        >>> mean_logits(pred).softmax(-1)
-        tensor([[0.7500, 0.2500]])
-    """
-    if isinstance(pred.likelihood, Gaussian):
-        return pred.mean
-    tiny = torch.finfo(pred.mean.dtype).tiny  # a probability of 0 would be a logit of -inf
-    if isinstance(pred.likelihood, Categorical):
-        return pred.mean.clamp(min=tiny).log()
-    return pred.mean.clamp(min=tiny).log() - (1 - pred.mean).clamp(min=tiny).log()
 
 
 def predict_dataset(
