@@ -117,7 +117,7 @@ def test_weights_that_sum_to_little_are_relative() -> None:
     small = GFlowOutClassifier("id-gflowout", **QUICK).fit(x, y, np.full(80, 1 / 80))
     plain = GFlowOutClassifier("id-gflowout", **QUICK).fit(x, y)
     for one in (small, plain):
-        rows = round(80 * (1 - HIDDEN.validation))
+        rows = round(80 * (1 - HIDDEN.validation_fraction))
         assert one.chains_[0].model.method.options.train_size == pytest.approx(rows, abs=1)
     np.testing.assert_allclose(small.predict_proba(x), plain.predict_proba(x), atol=1e-5)
 

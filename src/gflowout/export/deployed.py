@@ -36,6 +36,8 @@ OUTPUTS = frozenset({
 })  # fmt: skip
 """Names of all outputs that a file can have."""
 
+_UNEQUAL = "all inputs must have the same number of rows"
+
 
 class ExportError(ValueError):
     """A model cannot be written as a file, or the file does not do what the model does.
@@ -172,7 +174,7 @@ class Deployed(nn.Module):
         """
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
-            torch._check(rows == first, _unequal)  # type: ignore[no-untyped-call]
+            torch._check(rows == first, lambda: _UNEQUAL)  # type: ignore[no-untyped-call]
         args, kwargs = self.call(inputs)
         masks = [torch.split(inputs[name], list(self.counts)) for name in self.masks]
         parts: list[Tensor] = []
@@ -280,10 +282,6 @@ class Deployed(nn.Module):
         if len(self.members) > 1:
             check_same_sites(self.members)
         return tuple(f"masks_{index}" for index in range(len(sites)))
-
-
-def _unequal() -> str:
-    return "all inputs must have the same number of rows"
 
 
 def _set_signature(module: Deployed, names: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.probe import split_example
 from gflowout.export import formats
 from gflowout.export.deployed import Deployed, ExportError
-from gflowout.export.tracing import Answer, largest_difference
+from gflowout.export.tracing import largest_difference
 
 FORMAT = 1
 """Version of the metadata."""
@@ -156,10 +156,7 @@ def export(
         )
         described = describe(deployed, {} if metadata is None else metadata)
         content = formats.render(deployed, format, described)
-        difference = None
-        if check:
-            answer = _opened(deployed, content, format)
-            difference = largest_difference(deployed, answer, tolerance)
+        difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
     inputs, outputs = _ports(deployed)
@@ -237,9 +234,10 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**json.loads(json.dumps(own, allow_nan=False)), **added}
 
 
-def _opened(deployed: Deployed, content: bytes, format: str) -> Answer:
+def _difference(deployed: Deployed, content: bytes, format: str, tolerance: float) -> float:
+    """Open the bytes of a file and return its largest difference from PyTorch."""
     try:
-        return formats.opened(content, format)
+        answer = formats.opened(content, format)
     except ExportError as error:
         tensors = (*deployed.parameters(), *deployed.buffers(), *deployed.example.values())
         half = {tensor.dtype for tensor in tensors} & {torch.float16, torch.bfloat16}
@@ -248,6 +246,7 @@ def _opened(deployed: Deployed, content: bytes, format: str) -> Answer:
         raise ExportError(
             f"{error}; the model is in half precision ({half.pop()}): export model.float()"
         ) from error
+    return largest_difference(deployed, answer, tolerance)
 
 
 def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

@@ -29,11 +29,7 @@ from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Categorical, Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
-from gflowout.integrations.huggingface.defaults import (
-    mean_logits,
-    parameters,
-    refuse_checkpointing,
-)
+from gflowout.integrations.huggingface.defaults import mean_logits, parameters, refuse_checkpointing
 
 LABELS = ("labels", "label", "label_ids")
 """Names of the labels in data sets."""

@@ -1,4 +1,4 @@
-"""What classifier and regressor have in common: parameters, fitting, drawing.
+"""What classifier and regressor have in common: parameters, fitting, drawing, feature selection.
 
 Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 """
@@ -6,6 +6,7 @@ Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -14,27 +15,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from gflowout.core import checks
+from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.predictive import Predictive
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
-from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.chains import Chain, Plan, pooled, progress, train, weigh
-from gflowout.integrations.sklearn.features import Selecting, is_list, units_of
-from gflowout.integrations.sklearn.recipes import (
-    FEATURES,
-    HIDDEN,
-    HIDDEN_KEEP,
-    ROWS,
-    VALID_ROWS,
-    VALID_SAMPLES,
-    Recipe,
-    chain_options,
+from gflowout.integrations.sklearn import recipes, tabular
+from gflowout.integrations.sklearn.chains import (
+    Chain,
+    Plan,
+    pooled,
+    predict,
+    progress,
+    train,
+    weigh,
 )
+from gflowout.integrations.sklearn.features import is_list, units_of
+from gflowout.integrations.sklearn.recipes import FEATURES, HIDDEN, ROWS, Recipe, chain_options
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.training.options import FitOptions
@@ -43,7 +46,7 @@ AUTO = "auto"
 
 
 @dataclass(eq=False, repr=False)
-class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
+class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators.
 
     A dataclass, so that the parameters of both estimators are listed once: scikit-learn reads them
@@ -91,13 +94,78 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
         samples = self._recipe().samples
         return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if not self.mask_inputs:
+            tags.transformer_tags = None
+        return tags
+
+    def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
+        """How probable it is that each feature is used, row by row.
+
+        Rows differ for methods whose masks depend on them: ``"gflowout"``, ``"contextual"`` and
+        ``"combined"``.
+
+        Args:
+            X: [rows, features].
+            samples: Draws per chain.
+
+        Returns:
+            [rows, features].
+        """
+        check_is_fitted(self, "inclusion_")
+        x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        probabilities = np.zeros(x.shape)
+        for start in range(0, len(x), 256):
+            rows = slice(start, start + 256)
+            masks = self._input_masks(x[rows], checks.integer("samples", samples, low=1))
+            for weight, mask in zip(self.chain_weights_, masks, strict=True):
+                probabilities[rows] += weight * mask.double().mean(0).numpy()
+        return probabilities
+
+    def get_support(self, indices: bool = False, threshold: float | None = None) -> NDArray[Any]:
+        """Features that are probably needed.
+
+        Args:
+            indices: Return their numbers instead of a mask.
+            threshold: Least inclusion probability; that of the estimator if ``None``.
+        """
+        check_is_fitted(self, "inclusion_")
+        least = self.threshold if threshold is None else threshold
+        support: NDArray[Any] = self.inclusion_.support(least).numpy()
+        return np.nonzero(support)[0] if indices else support
+
+    def plot_inclusion(self, top: int = 20, level: float = 0.9, ax: Any = None) -> Any:
+        """Draw inclusion probabilities with their intervals: ``inclusion_.plot``.
+
+        Args:
+            top: How many features at most, the most probable ones.
+            level: Of the interval.
+            ax: Axes of Matplotlib to draw on; a new figure if not given.
+
+        Returns:
+            The axes.
+        """
+        check_is_fitted(self, "inclusion_")
+        return self.inclusion_.plot(top, level, ax)
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Inclusion probability of every feature, for scikit-learn's tools."""
+        _masks_inputs(self)
+        check_is_fitted(self, "inclusion_")
+        importances: Floats = self.inclusion_.mean.numpy()
+        return importances
+
+    def _get_support_mask(self) -> NDArray[Any]:
+        return self.get_support()
+
     def _fit(
         self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
     ) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
-        if hasattr(self, "inclusion_"):
-            del self.inclusion_  # of an earlier fit
+        self.__dict__.pop("inclusion_", None)  # of an earlier fit
         _check_device(self.device)
         checks.boolean("standardize", self.standardize)
         checks.boolean("verbose", self.verbose)
@@ -143,15 +211,14 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 given[name] = checks.integer(name, getattr(self, name), low=1)
         if self.epochs is not None:
             given["steps"] = 0
-        for name in ("lr", "generator_lr"):
+        positive = {"open_low": True}
+        bounds: dict[str, dict[str, Any]] = {
+            "lr": positive, "generator_lr": positive, "weight_decay": {},
+            "validation_fraction": {"high": 0.5},
+        }  # fmt: skip
+        for name, bound in bounds.items():
             if getattr(self, name) is not None:
-                given[name] = checks.number(name, getattr(self, name), low=0, open_low=True)
-        if self.weight_decay is not None:
-            given["weight_decay"] = checks.number("weight_decay", self.weight_decay, low=0)
-        if self.validation_fraction is not None:
-            given["validation"] = checks.number(
-                "validation_fraction", self.validation_fraction, low=0, high=0.5
-            )
+                given[name] = checks.number(name, getattr(self, name), low=0, **bound)
         if self.hidden is not None:
             if not is_list(self.hidden):
                 raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
@@ -163,8 +230,9 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
     ) -> Iterator[NDArray[np.bool_]]:
         """Mask of the validation rows of each chain, [rows]; empty where there are few rows."""
-        folds = round(1 / recipe.validation) if recipe.validation else 0
-        validated = folds > 0 and len(table) // folds >= VALID_ROWS
+        share = recipe.validation_fraction
+        folds = round(1 / share) if share else 0
+        validated = folds > 0 and len(table) // folds >= recipes.VALID_ROWS
         turn, fold = 0, np.full(len(table), -1)
         for number in range(recipe.chains):
             if validated and (number == 0 or (recipe.rotate and number % folds == 0)):
@@ -205,7 +273,7 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 weight_decay=recipe.weight_decay,
                 patience=recipe.patience,
                 min_delta=recipe.tolerance,
-                valid_samples=VALID_SAMPLES,
+                valid_samples=recipes.VALID_SAMPLES,
                 seed=int(rng.randint(2**31 - 1)),
             ),
             sparsity=sparsity,
@@ -238,7 +306,7 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                     raise ValueError(f"{name} is about masked inputs: it needs mask_inputs=True")
         sparse = self.mask_inputs and method.keep_rates
         for name in self._hidden_sites(recipe):
-            sites[name] = Units(keep=HIDDEN_KEEP) if sparse else None
+            sites[name] = Units(keep=recipes.HIDDEN_KEEP) if sparse else None
         if not sites and not method.deterministic:
             raise ValueError(
                 f"method {recipe.method!r} needs something to mask: take mask_inputs=True, or "
@@ -246,6 +314,65 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 f"mask_hidden={self.mask_hidden!r})"
             )
         return sites or ()
+
+    def _inclusion(self, table: Table) -> Inclusion:
+        """Inclusion from masks of all chains, drawn for some training rows if they depend on rows.
+
+        Args:
+            table: Training rows, scaled.
+        """
+        models = [chain.model for chain in self.chains_]
+        samples = max(100, recipes.INCLUSION_SAMPLES // len(models))
+        count = 1
+        if any(each._shared_masks(1, torch.Generator().manual_seed(0)) is None for each in models):
+            least, most = recipes.INCLUSION_ROWS
+            count = recipes.INCLUSION_CELLS // (len(models) * samples * table.x.shape[1])
+            count = min(max(count, least), most, len(table))
+        rows = table.x[np.linspace(0, len(table) - 1, count).round().astype(int)]
+        masks = torch.stack(self._input_masks(rows, samples))
+        if bool((masks == masks[:, :, :1]).all()):  # drawn per row, but the same for all rows
+            masks = masks[:, :, :1].clone()
+        names = [str(name) for name in _check_feature_names_in(self)]
+        return Inclusion(masks, torch.from_numpy(self.chain_weights_), names)
+
+    def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
+        """Masks of the inputs for scaled rows, [samples, rows, features] of 0 and 1 per chain."""
+        result = []
+        for number, chain in enumerate(self.chains_):
+            sites = chain.model.sites
+            index = [site.name for site in sites].index(INPUT)
+            generator = torch.Generator().manual_seed(self._seed + number)
+            masks = predict(chain.model, x, samples, generator, return_masks=True).masks
+            assert masks is not None
+            mask, layout = masks[index].cpu(), sites[index].layout
+            if layout is not None:
+                mask = layout.widen(mask.flatten(0, 1)).reshape(*mask.shape[:2], -1)
+            result.append((mask > 0).float())  # rescaled ones, and gates, have other values than 1
+        return result
+
+    def _warn_blind(self, method: str) -> None:
+        if method in recipes.BLIND and not (
+            method == "concrete" and (self.options or {}).get("per_unit")
+        ):
+            more = ", or options={'per_unit': True}" if method == "concrete" else ""
+            warnings.warn(
+                f"masks of method {method!r} learn nothing about single features: inclusion_ says "
+                f"nothing about which are needed. Take method='auto'{more}.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _masks_inputs(estimator: Any) -> bool:
+    if estimator.mask_inputs:
+        return True
+    raise AttributeError(f"{type(estimator).__name__} selects features with mask_inputs=True only")
+
+
+# After the class: methods that scikit-learn wraps inside a class lose their condition.
+for _name in ("transform", "inverse_transform", "fit_transform", "get_feature_names_out",
+              "set_output", "get_support", "inclusion", "plot_inclusion"):  # fmt: skip
+    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
 
 
 def _check_device(name: Any) -> None:

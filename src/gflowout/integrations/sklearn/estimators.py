@@ -175,15 +175,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     """A regressor with learned masks, which also says how certain its predictions are.
 
-    The noise is normal; its variance, one per target, is learned. Parameters are those of
-    :class:`GFlowOutClassifier`, without ``class_weight``.
-
-    Attributes:
-        chains_: The trained networks, with their ``model`` and ``history``.
-        chain_weights_: Their weights, which sum to 1.
-        inclusion_: With ``mask_inputs``: which features are needed.
-        feature_importances_: With ``mask_inputs``: its probabilities.
-        n_iter_: Epochs of the longest training.
+    The noise is normal; its variance, one per target, is learned. Parameters and attributes are
+    those of :class:`GFlowOutClassifier`, without ``class_weight`` and ``classes_``.
 
     Examples:
         >>> from sklearn.datasets import load_diabetes

@@ -27,7 +27,7 @@ class Recipe:
         lr: Learning rate of the networks.
         generator_lr: Learning rate of the mask generators.
         weight_decay: Of the networks.
-        validation: Share of the rows that a chain is validated on.
+        validation_fraction: Share of the rows that a chain is validated on.
         rotate: Whether every chain has validation rows of its own: folds, dealt anew when all had
             their turn.
         temper: Multiplies validation log-likelihoods before chains are weighed by them; 0 gives all
@@ -58,7 +58,7 @@ class Recipe:
     lr: float = 1e-2
     generator_lr: float = 1e-2
     weight_decay: float = 0.0
-    validation: float = 0.1
+    validation_fraction: float = 0.1
     rotate: bool = False
     temper: float = 0.0
     patience: int | None = 10
@@ -77,20 +77,18 @@ class Recipe:
 HIDDEN = Recipe("gflowout")
 """Masks on hidden units."""
 
+_ON_INPUTS: dict[str, Any] = {
+    "epochs": 3, "steps": 1000, "lr": 2e-3, "generator_lr": 2e-3, "validation_fraction": 0.2,
+    "rotate": True, "temper": 0.1, "patience": None,
+}  # fmt: skip
+
 FEATURES = Recipe(
     "id-gflowout",
+    **_ON_INPUTS,
     hidden=(64, 64),
     samples=100,
     chains=10,
-    epochs=3,
-    steps=1000,
     batch_size=100,
-    lr=2e-3,
-    generator_lr=2e-3,
-    validation=0.2,
-    rotate=True,
-    temper=0.1,
-    patience=None,
     looks=20,
     grid=((0.1, 0.3),),
     sparsity=4.7,
@@ -101,16 +99,9 @@ FEATURES = Recipe(
 
 ROWS = Recipe(
     "gflowout",
+    **_ON_INPUTS,
     chains=3,
-    epochs=3,
-    steps=1000,
     batch_size=200,
-    lr=2e-3,
-    generator_lr=2e-3,
-    validation=0.2,
-    rotate=True,
-    temper=0.1,
-    patience=None,
     decay=0.7,
     sparsity=1.0,
     anneal=(0.3, 0.6),
