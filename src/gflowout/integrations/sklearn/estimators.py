@@ -129,7 +129,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most probable class, [rows]."""
-        classes: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        probabilities = self.predict_proba(X)  # which raises NotFittedError before classes_ is read
+        classes: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return classes
 
     def predict_uncertainty(self, X: Any) -> dict[str, Floats]:  # noqa: N803
