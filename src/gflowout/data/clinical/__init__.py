@@ -5,7 +5,7 @@ it runs, not when it is imported.
 """
 
 from gflowout.data.clinical.design import ClinicalSet, Covariates, Vocabulary, stay_table
-from gflowout.data.clinical.drugs import normalise
+from gflowout.data.clinical.drugs import exposures, normalise
 from gflowout.data.clinical.pipeline import ClinicalSplit, Summary, load, summarise, summary
 from gflowout.data.clinical.split import (
     HospitalSplit,
@@ -15,7 +15,7 @@ from gflowout.data.clinical.split import (
     leave_hospital_out,
 )
 from gflowout.data.clinical.tables import Tables, load_tables, read_tables
-from gflowout.data.clinical.window import exposures
+
 
 __all__ = [
     "ClinicalSet",

@@ -16,7 +16,7 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.data.clinical.tables import Tables
-from gflowout.data.clinical.window import HOME
+from gflowout.data.clinical.drugs import HOME
 from gflowout.data.errors import DataError
 
 if TYPE_CHECKING:

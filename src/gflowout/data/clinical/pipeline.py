@@ -19,7 +19,7 @@ from gflowout.data.clinical.split import (
     leave_hospital_out,
 )
 from gflowout.data.clinical.tables import DRUG_TABLES, Tables, has_table, load_tables, read_tables
-from gflowout.data.clinical.window import exposures
+from gflowout.data.clinical.drugs import exposures
 
 
 @dataclass(frozen=True)
