@@ -111,13 +111,23 @@ def digest(path: Path, algorithm: str) -> str:
         raise unreadable(path, error) from error
 
 
+def find(name: str, data_dir: str | Path | None = None) -> Path:
+    """As :func:`locate`; a package that ships the data set needs no data directory."""
+    try:
+        return locate(name, data_dir)
+    except MissingDataError:
+        folder = package_folder(entry(name))
+        if folder is None or not any(files(entry(name), folder).values()):
+            raise
+        return folder
+
+
 def is_there(name: str, data_dir: str | Path | None = None) -> bool:
     """Whether a data set is in the data directory, or comes with a package."""
     try:
-        locate(name, data_dir)
+        find(name, data_dir)
     except MissingDataError:
-        folder = package_folder(entry(name))
-        return folder is not None and any(files(entry(name), folder).values())
+        return False
     return True
 
 

@@ -61,46 +61,48 @@ _MINERALS = _words(
     barium chromic selenious"""
 )
 _SPELLINGS = _aliases(
-    """acetaminophen: acetamin, apap; bicarbonate: bicarb; chloride: chl, cl; dextrose: dext,
-    glucose; hydrocodone: hydrocodon; lactated ringers: lr; magnesium: mag; multivitamin:
-    multivitamins; phosphate: phos, phosphates; potassium chloride: kcl; red blood cells: prbc,
-    rbc; ringers: ringer's; senna: sennosides; sodium: sod; sodium bicarbonate: nahco3; sodium
-    chloride: nacl, ns, nss, saline; sulfate: sulf"""
+    """acetaminophen: acetamin, apap; bicarbonate: bicarb; chloride: chl, cl;
+    dextrose: dext, glucose; hydrocodone: hydrocodon; lactated ringers: lr; magnesium: mag;
+    multivitamin: multivitamins; phosphate: phos, phosphates; potassium chloride: kcl;
+    red blood cells: prbc, rbc; ringers: ringer's; senna: sennosides; sodium: sod;
+    sodium bicarbonate: nahco3; sodium chloride: nacl, ns, nss, saline; sulfate: sulf"""
 )
 # Whole names: brands and short forms that are frequent in intensive care.
 _SYNONYMS = _aliases(
     """acetaminophen: tylenol; acetaminophen-hydrocodone: norco; acetaminophen-oxycodone: percocet;
     albumin: albumine, buminate; albuterol: proventil, proventil ventolin, ventolin;
-    albuterol-ipratropium: duoneb; alprazolam: xanax; alteplase: activase, tpa; aminocaproic
-    acid: amicar; amiodarone: cordarone, nexterone; amlodipine: norvasc; aspirin: aspir, bayer,
-    ecotrin; atorvastatin: lipitor; bisacodyl: dulcolax; bivalirudin: angiomax; budesonide:
-    pulmicort; bumetanide: bumex; carvedilol: coreg; cefazolin: ancef; ceftriaxone: rocephin;
-    cisatracurium: nimbex; clonazepam: klonopin; clonidine: catapres; clopidogrel: plavix;
-    dexamethasone: decadron; dexmedetomidine: precedex; dextrose: glutose; diazepam: valium;
-    digoxin: lanoxin; diltiazem: cardizem; diphenhydramine: benadryl; docusate: colace;
-    docusate-senna: senokot-s; enoxaparin: lovenox; epinephrine: adrenalin; famotidine: pepcid;
-    fat emulsion: fat, il, lipids; fentanyl: sublimaze; fluticasone-salmeterol: advair;
-    furosemide: lasix; gabapentin: neurontin; glucagon: glucagen; haloperidol: haldol;
-    hydralazine: apresoline; hydromorphone: dilaudid; ibuprofen: motrin; insulin aspart: aspart
-    insulin, novolog; insulin detemir: levemir; insulin glargine: glargine-insulin, insulin
-    lantus, insulin-glargine, lantus; insulin lispro: humalog, insulin humalog, insulin-lispro;
+    albuterol-ipratropium: duoneb; alprazolam: xanax; alteplase: activase, tpa;
+    aminocaproic acid: amicar; amiodarone: cordarone, nexterone; amlodipine: norvasc;
+    aspirin: aspir, bayer, ecotrin; atorvastatin: lipitor; bisacodyl: dulcolax;
+    bivalirudin: angiomax; budesonide: pulmicort; bumetanide: bumex; carvedilol: coreg;
+    cefazolin: ancef; ceftriaxone: rocephin; cisatracurium: nimbex; clonazepam: klonopin;
+    clonidine: catapres; clopidogrel: plavix; dexamethasone: decadron; dexmedetomidine: precedex;
+    dextrose: glutose; diazepam: valium; digoxin: lanoxin; diltiazem: cardizem;
+    diphenhydramine: benadryl; docusate: colace; docusate-senna: senokot-s; enoxaparin: lovenox;
+    epinephrine: adrenalin; famotidine: pepcid; fat emulsion: fat, il, lipids; fentanyl: sublimaze;
+    fluticasone-salmeterol: advair; furosemide: lasix; gabapentin: neurontin; glucagon: glucagen;
+    haloperidol: haldol; hydralazine: apresoline; hydromorphone: dilaudid; ibuprofen: motrin;
+    insulin aspart: aspart insulin, novolog; insulin detemir: levemir;
+    insulin glargine: glargine-insulin, insulin lantus, insulin-glargine, lantus;
+    insulin lispro: humalog, insulin humalog, insulin-lispro;
     insulin regular: humulin r, insulin hum-reg, insulin reg, insulin-regular, regular insulin;
     ipratropium: atrovent; isosorbide mononitrate: imdur; iv fluid: ivm, kvo, main, miv;
     ketorolac: toradol; labetalol: normodyne trandate, trandate; lactated ringers: ringers;
-    lactulose: cephulac; levetiracetam: keppra; levofloxacin: levaquin; levothyroxine:
-    synthroid; lisinopril: prinivil, zestril; lorazepam: ativan; losartan: cozaar; magnesium
-    hydroxide: milk of magnesia; magnesium oxide: magox; meropenem: merrem; methylprednisolone:
-    medrol, solu-medrol, solumedrol; metoclopramide: reglan; metoprolol: lopressor, toprol;
-    metronidazole: flagyl; midazolam: versed; multivitamin: mvi; naloxone: narcan; nicotine:
-    nicoderm cq; nitroglycerin: nitro-bid, nitrostat; norepinephrine: levophed; ondansetron:
-    zofran; oxycodone: roxicodone; pantoprazole: protonix; parenteral nutrition: tpn;
-    piperacillin-tazobactam: zosyn; polyethylene glycol: miralax; potassium chloride: k-dur,
-    kayciel, klor-con, klor-con k-tab; potassium-sodium phosphate: potassium sodium phosphate;
-    prednisone: deltasone; prochlorperazine: compazine; promethazine: phenergan; propofol:
-    diprivan; quetiapine: seroquel; red blood cells: blood; senna: senokot; simvastatin: zocor;
-    sodium bicarbonate: bicarbonate, hco3; sodium chloride: normal sodium chloride; sodium
-    polystyrene sulfonate: kayexalate; tamsulosin: flomax; temazepam: restoril; tramadol:
-    ultram; vancomycin: vancocin; warfarin: coumadin; zolpidem: ambien"""
+    lactulose: cephulac; levetiracetam: keppra; levofloxacin: levaquin; levothyroxine: synthroid;
+    lisinopril: prinivil, zestril; lorazepam: ativan; losartan: cozaar;
+    magnesium hydroxide: milk of magnesia; magnesium oxide: magox; meropenem: merrem;
+    methylprednisolone: medrol, solu-medrol, solumedrol; metoclopramide: reglan;
+    metoprolol: lopressor, toprol; metronidazole: flagyl; midazolam: versed; multivitamin: mvi;
+    naloxone: narcan; nicotine: nicoderm cq; nitroglycerin: nitro-bid, nitrostat;
+    norepinephrine: levophed; ondansetron: zofran; oxycodone: roxicodone; pantoprazole: protonix;
+    parenteral nutrition: tpn; piperacillin-tazobactam: zosyn; polyethylene glycol: miralax;
+    potassium chloride: k-dur, kayciel, klor-con, klor-con k-tab;
+    potassium-sodium phosphate: potassium sodium phosphate; prednisone: deltasone;
+    prochlorperazine: compazine; promethazine: phenergan; propofol: diprivan; quetiapine: seroquel;
+    red blood cells: blood; senna: senokot; simvastatin: zocor;
+    sodium bicarbonate: bicarbonate, hco3; sodium chloride: normal sodium chloride;
+    sodium polystyrene sulfonate: kayexalate; tamsulosin: flomax; temazepam: restoril;
+    tramadol: ultram; vancomycin: vancocin; warfarin: coumadin; zolpidem: ambien"""
 )
 _CONTAINER = re.compile(r"^[\d.,]+\s*(?:ml|g|gm|mg|each)\b[^:]*?(?::|\s-\s)\s*(?P<drug>.+)$")
 _DEXTROSE = re.compile(r"^d\d+[a-z0-9/]*$")
