@@ -228,7 +228,7 @@ class TestResume:
         (root / "part").write_bytes(CONTENT)
         fetcher._note(toy.downloads[0].url, None, len(CONTENT))
         asked = len(server.asked)
-        fetcher(toy.downloads[0].url, str(root / "whole"))
+        fetcher(toy.downloads[0].url, root / "whole")
         assert (root / "whole").read_bytes() == CONTENT
         assert len(server.asked) == asked
 

@@ -121,11 +121,11 @@ def _parse(name: str, fields: dict[str, Any]) -> Entry:
         downloads = tuple(
             Download(mirror + file.name, file.checksum) for file in required if file.checksum
         )
-    classes = tuple(fields.pop("classes", "").split())
-    rest = {
+    fields["classes"] = fields.get("classes", "").split()
+    rest: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
     }
-    return Entry(name=name, files=files, downloads=downloads, classes=classes, **rest)
+    return Entry(name=name, files=files, downloads=downloads, **rest)
 
 
 ENTRIES: dict[str, Entry] = {

@@ -146,14 +146,14 @@ def corrupt(
     checks.integer("seed", seed, low=0)
     if severity == 0:
         return images
-    channels, height, width = images.shape[1:]
+    height, width = images.shape[2:]
 
     def noise(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = _normal((_BLOCK, channels, height, width), generator)
+        normal = torch.randn(_BLOCK, *images.shape[1:], dtype=torch.float64, generator=generator)
         return apply_gaussian_noise(part, normal[: len(part)], table.noise[severity - 1])
 
     def snow(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = _normal((_BLOCK, height, width), generator)
+        normal = torch.randn(_BLOCK, height, width, dtype=torch.float64, generator=generator)
         angle = -135 + 90 * torch.rand(_BLOCK, dtype=torch.float64, generator=generator)
         layer = snow_layer(normal[: len(part)], angle[: len(part)], table, severity)
         return apply_snow(part, layer, table.snow[severity - 1].keep)
@@ -286,7 +286,3 @@ def _grey(images: Tensor) -> Tensor:
 
 def _bytes(values: Tensor) -> Tensor:
     return values.to(torch.uint8)  # truncates, as published
-
-
-def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)

@@ -7,9 +7,7 @@ checksum are moved to the folder of the data set.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +22,6 @@ from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.transfer import Progress, Resuming, published_hash, unpack
 
 PARTIAL = ".partial"
-_PURPOSE = "downloading data"
 
 
 def get(
@@ -125,9 +122,7 @@ def _fetch_all(
     unpacked = folder.with_name(f".{folder.name}.unpacking")
     try:
         staging.mkdir(exist_ok=True)
-        # Left over from a process that was killed, pooch's files as well.
-        shutil.rmtree(unpacked, ignore_errors=True)
-        _delete(staging.glob("tmp*"))
+        shutil.rmtree(unpacked, ignore_errors=True)  # left over from a process that was killed
         _check_space(wanted, downloads, staging)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _bars(progress) as bar:
@@ -165,9 +160,7 @@ def _fetch(
     force: bool,
 ) -> Path:
     """Fetch one file into the staging folder and verify it."""
-    pooch = require("pooch", extra="data", purpose=_PURPOSE)
     complete, partial = _staged(staging, download)
-    downloader = Resuming(partial, bar(download.filename))
     if force:
         complete.unlink(missing_ok=True)
     by_hand = (
@@ -176,17 +169,20 @@ def _fetch(
     )
     try:
         checksum = published_hash(download)
-        with _quiet(pooch.get_logger()):
-            pooch.retrieve(download.url, checksum, complete.name, staging, downloader=downloader)
+        if complete.exists() and store.matches(complete, checksum):
+            return complete
+        Resuming(partial, bar(download.filename))(download.url, complete)
     except DataError as error:
         raise DataError(f"{error}{by_hand}") from error
-    except ValueError as error:
-        got = re.search(r"but got (\w+)", str(error))
+    algorithm, expected = checksum.split(":", 1)
+    actual = store.digest(complete, algorithm)
+    if actual != expected:
+        complete.unlink()
         raise DataError(
             f"{download.url}: what came is not the published file: its checksum should be "
-            f"{checksum} and is {got[1] if got else 'another'}. It was deleted. Try again; if it "
-            f"happens again, the file was changed there or on the way: see {wanted.home}"
-        ) from error
+            f"{checksum} and is {actual}. It was deleted. Try again; if it happens again, the file "
+            f"was changed there or on the way: see {wanted.home}"
+        )
     return complete
 
 
@@ -262,7 +258,7 @@ def _place(unpacked: Path, folder: Path) -> None:
 @contextmanager
 def _locked(path: Path, progress: bool) -> Iterator[None]:
     """Admit one process at a time. The lock ends with its process, however that ends."""
-    filelock = require("filelock", extra="data", purpose=_PURPOSE)
+    filelock = require("filelock", extra="data", purpose="downloading data")
     lock = filelock.FileLock(path)
     try:
         try:
@@ -277,17 +273,6 @@ def _locked(path: Path, progress: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Silence pooch: the progress bar shows what it would announce."""
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,10 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.data import formats, store
 from gflowout.data.catalog import ENTRIES, entry
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.errors import DataError, MissingDataError, describe
+
+IMAGE_SETS = tuple(name for name, listed in ENTRIES.items() if listed.classes)
+"""Names that :func:`load_images` takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +50,10 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(
-                f"images must be uint8 [N, C, H, W], got {self.images.dtype} "
-                f"{list(self.images.shape)}"
-            )
+            raise ValueError(f"images must be uint8 [N, C, H, W], got {describe(self.images)}")
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(
-                f"labels must be int64 [{len(self.images)}], got {self.labels.dtype} "
-                f"{list(self.labels.shape)}"
+                f"labels must be int64 [{len(self.images)}], got {describe(self.labels)}"
             )
         if len(self.labels):
             low, high = (int(bound) for bound in self.labels.aminmax())
@@ -120,7 +118,7 @@ def load_images(
     """
     if name in ("cifar10-c", "cifar100-c"):
         raise ValueError(f"name {name!r} has corruptions for parts: use load_corrupted")
-    checks.choice("name", name, _READERS)
+    checks.choice("name", name, IMAGE_SETS)
     checks.choice("split", split, entry(name).splits)
     if coarse and name != "cifar100":
         raise ValueError(f"coarse=True is for 'cifar100' only, got name {name!r}")
@@ -128,7 +126,14 @@ def load_images(
     paths = _paths(name, split, folder, partial=partial)
     if verify:
         store.verify_files(entry(name), paths)
-    return _image_set(folder, *_READERS[name](name, folder, paths, coarse), name, split)
+    classes = entry(name).classes
+    if name == "svhn":
+        images, labels = formats.read_mat(paths[0])
+    elif name.startswith("cifar"):
+        images, labels, classes = _read_cifar(name, folder, paths, coarse)
+    else:
+        images, labels = _read_idx(name, folder, paths)
+    return _image_set(folder, images, labels, classes, name, split)
 
 
 def load_corrupted(
@@ -188,10 +193,7 @@ def _paths(name: str, split: str, folder: Path, *, partial: bool) -> list[Path]:
     return paths
 
 
-_Read = tuple[Tensor, Tensor, tuple[str, ...]]
-
-
-def _read_idx(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+def _read_idx(name: str, folder: Path, paths: list[Path]) -> tuple[Tensor, Tensor]:
     images, labels = formats.read_idx(paths[0], 3), formats.read_idx(paths[1], 1)
     if images.shape[1:] != (28, 28):
         raise DataError(
@@ -203,10 +205,12 @@ def _read_idx(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read
             f"{folder}: {len(images)} pictures in {paths[0].name}, {len(labels)} labels in "
             f"{paths[1].name}; the files do not belong together"
         )
-    return images.unsqueeze(1), labels.long(), entry(name).classes
+    return images.unsqueeze(1), labels.long()
 
 
-def _read_cifar(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+def _read_cifar(
+    name: str, folder: Path, paths: list[Path], coarse: bool
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     if name == "cifar10":
         key, meta, names = "labels", folder / "batches.meta", "label_names"
     else:
@@ -217,15 +221,3 @@ def _read_cifar(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Re
     parts = [formats.read_cifar(path, key) for path in paths]
     images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return images, labels, formats.read_cifar_classes(meta, names)
-
-
-def _read_svhn(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
-    return *formats.read_mat(paths[0]), entry(name).classes
-
-
-_READERS: dict[str, Callable[[str, Path, list[Path], bool], _Read]] = {
-    **dict.fromkeys(("mnist", "fashion-mnist", "kmnist", "notmnist"), _read_idx),
-    **dict.fromkeys(("cifar10", "cifar100"), _read_cifar),
-    "svhn": _read_svhn,
-}
-IMAGE_SETS: tuple[str, ...] = tuple(name for name in ENTRIES if name in _READERS)

@@ -91,10 +91,11 @@ def contact_sheet(
         return _overlays(data_dir, columns or 3)
     if wanted.kind == "vqa":
         return _questions(name, data_dir, split, rows or 3, columns or 4, seed)
+    levels = SEVERITIES if severity is None else (severity,)
     if name.endswith("-c"):
         if rotated or split:
             raise ValueError(f"rotations and splits are for clean images, not for {name!r}")
-        return _published(name, data_dir, corruptions, severity, columns or 10, seed)
+        return _published(name, data_dir, corruptions, levels, columns or 10, seed)
     if rotated and corruptions:
         raise ValueError("corruptions and rotations go on separate sheets")
     if severity is not None and not corruptions:
@@ -106,7 +107,7 @@ def contact_sheet(
     words = [some.classes[label] for label in some.labels.tolist()]
     title = f"{name}, {some.split}"
     if corruptions:
-        parts = _corrupted(some.images, corruptions, severity, data_dir, seed)
+        parts = _corrupted(some.images, corruptions, levels, data_dir, seed)
         return blocks(parts, words, title=f"{title}: corruptions by severity")
     if rotated:
         turns = [
@@ -142,15 +143,14 @@ def choose(labels: Tensor, classes: int, number: int, columns: int, seed: int) -
 
 def _corrupted(
     images: Tensor,
-    kinds: tuple[str, ...],
-    severity: int | None,
+    kinds: Sequence[str],
+    levels: Sequence[int],
     data_dir: str | Path | None,
     seed: int,
 ) -> list[Block]:
     for kind in kinds:
         checks.choice("corruption", kind, KINDS)
     overlays = load_overlays(data_dir) if "frost" in kinds else None
-    levels = SEVERITIES if severity is None else (severity,)
     parts = []
     for kind in kinds:
         rows = [
@@ -164,8 +164,8 @@ def _corrupted(
 def _published(
     name: str,
     data_dir: str | Path | None,
-    kinds: tuple[str, ...],
-    severity: int | None,
+    kinds: Sequence[str],
+    levels: Sequence[int],
     columns: int,
     seed: int,
 ) -> Image:
@@ -173,7 +173,7 @@ def _published(
     parts, words, chosen = [], [], None
     for kind in kinds or published_corruptions(store.locate(name, data_dir)):
         rows = []
-        for level in SEVERITIES if severity is None else (severity,):
+        for level in levels:
             images = load_corrupted(name, kind, level, data_dir)
             if chosen is None:
                 chosen = choose(images.labels, len(images.classes), columns, columns, seed)

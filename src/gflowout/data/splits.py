@@ -72,14 +72,9 @@ def split(
 
 
 def apportion(total: int, shares: Sequence[float]) -> list[int]:
-    """Divide a whole number in given shares by the largest remainder.
+    """Divide a whole number in shares of any sum by the largest remainder.
 
-    Args:
-        total: What is divided.
-        shares: Not negative, of any sum.
-
-    Returns:
-        Integers that sum to ``total``, each less than one from its exact share.
+    The parts sum to ``total``; each is less than one from its exact share.
 
     Examples:
         >>> apportion(10, [0.45, 0.45, 0.1])

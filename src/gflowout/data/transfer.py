@@ -35,7 +35,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class Resuming:
-    """A downloader for pooch that resumes where it stopped.
+    """A downloader that resumes where it stopped.
 
     The bytes received so far stay in a partial file. The next attempt asks the server for the rest
     only, and only if the file on the server is still the same.
@@ -50,8 +50,8 @@ class Resuming:
         self._notes = partial.with_name(partial.name + ".json")
         self._progress = progress or (lambda done, total: None)
 
-    def __call__(self, url: str, output_file: str, pooch: Any = None) -> None:
-        """Download ``url``, then move it to ``output_file``.
+    def __call__(self, url: str, target: Path) -> None:
+        """Download ``url``, then move the file to ``target``.
 
         Raises:
             DataError: If the server refuses, or the connection is lost again and again. The partial
@@ -74,7 +74,7 @@ class Resuming:
                     if failures >= TRIES:
                         raise DataError(self._gave_up(url, error)) from error
                     time.sleep(PAUSE * 2 ** (failures - 1))
-        os.replace(self.partial, output_file)
+        os.replace(self.partial, target)
         self._notes.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -92,16 +92,21 @@ class Resuming:
             if notes.get("validator"):
                 headers["If-Range"] = notes["validator"]
         with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            self._refused(url, response)
-            if response.status_code == 416:  # more is here than there: another file
+            status = response.status_code
+            answer = f"the server answered {status} {response.reason}"
+            if status in _PASSING:
+                raise _CutError(answer)
+            if status == 416:  # more is here than there: another file
                 self.discard()
                 raise _CutError("the server has a shorter file than what was kept")
+            if status >= 400:
+                raise DataError(f"{url}: {answer}")
             total = _total(response)
-            other = notes.get("total") not in (None, total)
-            if response.status_code == 206 and (other or _start(response) != have):
+            changed = notes.get("total") not in (None, total)
+            if status == 206 and (changed or _start(response) != have):
                 self.discard()
                 raise _CutError("the server sent a part of something else")
-            if response.status_code != 206:
+            if status != 206:
                 have = 0
             self._note(url, _validator(response), total)
             self._progress(have, total)
@@ -113,13 +118,6 @@ class Resuming:
                     self._progress(have, total)
         if total is not None and have != total:
             raise _CutError(f"{have} of {total} bytes came")
-
-    def _refused(self, url: str, response: Any) -> None:
-        status = response.status_code
-        if status in _PASSING:
-            raise _CutError(f"the server answered {status} {response.reason}")
-        if status >= 400 and status != 416:
-            raise DataError(f"{url}: the server answered {status} {response.reason}")
 
     def _gave_up(self, url: str, error: Exception) -> str:
         kept = self._have()

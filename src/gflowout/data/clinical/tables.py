@@ -25,24 +25,17 @@ if TYPE_CHECKING:
 LABELS = {"unit": "unitdischargestatus", "hospital": "hospitaldischargestatus"}
 DRUG_TABLES = ("medication", "infusion", "admission")
 
-# key: a whole number, never missing; number, text: may be missing; name: text with few distinct
-# values, which are listed after it if they are all known.
+# Columns by kind. key: a whole number, never missing; number, text: may be missing; name: text with
+# few distinct values, which are listed after it if they are all known.
 _COLUMNS: dict[str, dict[str, str]] = {
     "patient": {
-        "patientunitstayid": "key",
-        "uniquepid": "text",
-        "hospitalid": "key",
-        "age": "text",
-        "gender": "text",
-        "unitdischargeoffset": "key",
-        "unitdischargestatus": "name Alive Expired",
-        "hospitaldischargestatus": "name Alive Expired",
+        **dict.fromkeys(("patientunitstayid", "hospitalid", "unitdischargeoffset"), "key"),
+        **dict.fromkeys(("uniquepid", "age", "gender"), "text"),
+        **dict.fromkeys(("unitdischargestatus", "hospitaldischargestatus"), "name Alive Expired"),
     },
     "medication": {
         "patientunitstayid": "key",
-        "drugorderoffset": "number",
-        "drugstartoffset": "number",
-        "drugstopoffset": "number",
+        **dict.fromkeys(("drugorderoffset", "drugstartoffset", "drugstopoffset"), "number"),
         "drugordercancelled": "name Yes No",
         "drugname": "name",
         "drughiclseqno": "number",
@@ -50,15 +43,12 @@ _COLUMNS: dict[str, dict[str, str]] = {
     "infusion": {
         "patientunitstayid": "key",
         "infusionoffset": "number",
-        "drugname": "name",
-        "drugrate": "name",
+        **dict.fromkeys(("drugname", "drugrate"), "name"),
     },
     "admission": {
         "patientunitstayid": "key",
-        "drugoffset": "number",
-        "drugenteredoffset": "number",
+        **dict.fromkeys(("drugoffset", "drugenteredoffset", "drughiclseqno"), "number"),
         "drugname": "name",
-        "drughiclseqno": "number",
     },
 }
 _FILES = {

@@ -281,10 +281,6 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
     published annotations hardly have such answers. If a question has a single annotator, a case
     that the official code does not have, both are normalised in full.
 
-    Args:
-        predicted: One answer per question.
-        annotators: The answers of each question's annotators.
-
     Examples:
         >>> question_accuracy(["red"], [["red"] * 2 + ["blue"] * 8])
         tensor([0.6000])

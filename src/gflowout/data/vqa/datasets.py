@@ -16,7 +16,7 @@ from gflowout.core import checks
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.vqa.answers import MIN_COUNT, TYPES, normalise
 from gflowout.data.vqa.sets import Questions, Source
-from gflowout.data.vqa.visual import FEATURES, REGIONS, Regions, decode
+from gflowout.data.vqa.visual import Regions, decode
 
 _AGAIN = "the file is damaged or of another format: get it again"
 _YES_NO, _NUMBER, _OTHER = range(3)  # positions in TYPES
@@ -76,9 +76,7 @@ class VQAv2(Source):
         names: tuple[str, ...],
         *,
         features_dir: str | Path | None = None,
-        regions: int = REGIONS,
-        features: int = FEATURES,
-        cache_bytes: int = 1 << 29,
+        **options: Any,
     ) -> Regions:
         """Open the region features of pictures; files are read on demand.
 
@@ -87,9 +85,7 @@ class VQAv2(Source):
             names: Files, such as ``train2014/COCO_train2014_000000000009.jpg.npz``.
             features_dir: Folder with the sub-folders ``train2014`` and so on. Default: the data
                 set's folder, or ``coco_extract`` in it or beside it.
-            regions: Rows per picture; missing regions are zeros.
-            features: Numbers per region.
-            cache_bytes: Memory for files that were read.
+            options: ``regions``, ``features`` and ``cache_bytes`` of :class:`Regions`.
         """
         bases = [folder, folder / "coco_extract", folder.parent / "coco_extract"]
         if features_dir is not None:
@@ -105,7 +101,7 @@ class VQAv2(Source):
                 )
             homes[part] = home
         paths = [homes[name.split("/")[0]] / name for name in names]
-        return Regions(paths, regions=regions, features=features, cache_bytes=cache_bytes)
+        return Regions(paths, **options)
 
     def pictures(self, folder: Path) -> int:
         """Count the files of region features in a data set's folder."""

@@ -28,7 +28,7 @@ from gflowout.data.vqa.answers import (
 from gflowout.data.vqa.text import LENGTH, Tokenizer, words
 from gflowout.data.vqa.visual import Regions
 
-T = TypeVar("T")
+T = TypeVar("T", "Questions", "VQASet")
 Rows = Tensor | Sequence[int] | slice
 """What chooses questions: indices, a mask, or a slice."""
 
@@ -67,16 +67,7 @@ class Questions:
 
     def subset(self, rows: Rows) -> Questions:
         """Return some of the questions; the pictures stay."""
-        chosen = positions(rows, len(self))
-        return replace(
-            self,
-            texts=take(self.texts, chosen),
-            ids=self.ids[chosen],
-            picture=self.picture[chosen],
-            answers=take(self.answers, chosen),
-            main=take(self.main, chosen),
-            types=self.types[chosen],
-        )
+        return _select(self, rows, ("texts", "ids", "picture", "answers", "main", "types"))
 
     def fitted_answers(self, min_count: int) -> Answers:
         """Return the vocabulary of answers that these questions give."""
@@ -181,17 +172,8 @@ class VQASet:
 
     def subset(self, rows: Rows) -> VQASet:
         """Return a set of some of the questions; pictures are shared."""
-        chosen = positions(rows, len(self))
-        return replace(
-            self,
-            questions=take(self.questions, chosen),
-            question_ids=self.question_ids[chosen],
-            tokens=self.tokens[chosen],
-            image_index=self.image_index[chosen],
-            answers=take(self.answers, chosen),
-            counts=self.counts[chosen],
-            types=self.types[chosen],
-        )
+        index = ("question_ids", "tokens", "image_index", "counts", "types")
+        return _select(self, rows, ("questions", "answers", *index))
 
 
 def encode(
@@ -371,6 +353,12 @@ def positions(rows: Rows, total: int) -> Tensor:
     return chosen % total if total else chosen
 
 
-def take(items: Sequence[T], rows: Tensor) -> tuple[T, ...]:
-    """Return some of the items."""
-    return tuple(items[row] for row in rows.tolist())
+def _select(data: T, rows: Rows, fields: Sequence[str]) -> T:
+    """A copy of ``data`` with some rows of the fields that have one row per question."""
+    chosen = positions(rows, len(data))
+    selected: dict[str, Any] = {}
+    for name in fields:
+        values = getattr(data, name)
+        items = isinstance(values, tuple)
+        selected[name] = tuple(values[i] for i in chosen.tolist()) if items else values[chosen]
+    return replace(data, **selected)

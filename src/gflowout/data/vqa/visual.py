@@ -81,13 +81,8 @@ def _tracked(paths: Sequence[Path], progress: bool) -> Iterable[Path]:
     except MissingExtraError:
         return paths
     screen = console.Console(stderr=True)
-    bar: Iterable[Path] = rich.track(
-        paths,
-        description="reading pictures",
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
+    options = {"console": screen, "transient": True, "disable": not screen.is_terminal}
+    bar: Iterable[Path] = rich.track(paths, "reading pictures", **options)
     return bar
 
 
