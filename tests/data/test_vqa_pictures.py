@@ -1,6 +1,7 @@
 """VQA-RAD, easy-VQA and what reads their pictures, on tiny files in the published formats."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,7 @@ def test_easy_from_the_installed_package_without_importing_it(tmp_path: Path, mo
     package = tmp_path / "site" / "easy_vqa"
     write_easy(package / "data")
     (package / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.delitem(sys.modules, "easy_vqa", raising=False)  # another test may have imported it
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "empty").mkdir()
     assert store.package_folder(entry("easy-vqa")) == package / "data"
