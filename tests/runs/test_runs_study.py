@@ -326,9 +326,9 @@ def test_lines_where_there_is_no_terminal(tmp_path, capfd):
     summary = run_study(runs(2), "runs_work:bad_seed", tmp_path, engine="inline", retries=0)
     told = capfd.readouterr().err.replace("what a worker prints\n", "").splitlines()
     assert len(told) == summary.total == 2
-    time = r"\d+\.\d m?s"
-    assert re.match(rf"{runs(1)[0].id}: done in {time} \[1 of 2 done, 1 left", told[0])
-    assert re.search(rf"attempt 1 failed after {time}: RuntimeError: seed 1 is not good", told[1])
+    seconds = r"\d+\.\d m?s"
+    assert re.match(rf"{runs(1)[0].id}: done in {seconds} \[1 of 2 done, 1 left", told[0])
+    assert re.search(rf"attempt 1 failed after {seconds}: RuntimeError: seed 1 is not good", told[1])
 
 
 def test_live_table():
