@@ -328,7 +328,9 @@ def test_lines_where_there_is_no_terminal(tmp_path, capfd):
     assert len(told) == summary.total == 2
     seconds = r"\d+\.\d m?s"
     assert re.match(rf"{runs(1)[0].id}: done in {seconds} \[1 of 2 done, 1 left", told[0])
-    assert re.search(rf"attempt 1 failed after {seconds}: RuntimeError: seed 1 is not good", told[1])
+    assert re.search(
+        rf"attempt 1 failed after {seconds}: RuntimeError: seed 1 is not good", told[1]
+    )
 
 
 def test_live_table():

@@ -32,20 +32,9 @@ YAML = (".yaml", ".yml")
 """Endings of configuration, study and space files."""
 
 
-class EngineName(StrEnum):
-    """Engines by name."""
-
-    inline = "inline"
-    pool = "pool"
-    ray = "ray"
-
-
-class Preset(StrEnum):
-    """Sizes of the studies of the paper."""
-
-    smoke = "smoke"
-    cpu = "cpu"
-    paper = "paper"
+EngineName = StrEnum("EngineName", ["inline", "pool", "ray"])
+Preset = StrEnum("Preset", ["smoke", "cpu", "paper"])
+"""Sizes of the studies of the paper."""
 
 
 def _folder(text: str) -> Path:

@@ -13,16 +13,7 @@ from gflowout.cli import options, paper_studies
 from gflowout.cli.options import echo, examples
 from gflowout.core.text import aligned, counted
 
-
-class Format(StrEnum):
-    """Formats of a report."""
-
-    html = "html"
-    md = "md"
-    latex = "latex"
-    csv = "csv"
-
-
+Format = StrEnum("Format", ["html", "md", "latex", "csv"])
 SUFFIXES = {
     ".html": Format.html,
     ".htm": Format.html,

@@ -21,19 +21,8 @@ if TYPE_CHECKING:
     from gflowout.tuning.plan import Plan
 
 
-class SearchName(StrEnum):
-    """Ways to search."""
-
-    grid = "grid"
-    random = "random"
-    optuna = "optuna"
-
-
-class Direction(StrEnum):
-    """Whether smaller or larger scores are better."""
-
-    minimize = "minimize"
-    maximize = "maximize"
+SearchName = StrEnum("SearchName", ["grid", "random", "optuna"])
+Direction = StrEnum("Direction", ["minimize", "maximize"])
 
 
 def register(app: typer.Typer, studies: typer.Typer) -> None:
@@ -82,22 +71,18 @@ def tune(
     trials: Annotated[int, Option(min=1, help="Trials of each method.")] = 20,
     score: Annotated[str, Option(help="Metric of validation data to compare.")] = "valid/nll",
     direction: Annotated[
-        Direction, Option(help="Whether to minimize or maximize the score.")
+        Direction, Option(help="Whether a good score is small or large.")
     ] = Direction.minimize,
     seed: Annotated[int, Option(min=0, help="Seed of the search.")] = 0,
     parallel: Annotated[
         int, Option(min=1, help="Optuna: how many trials of a method are proposed at once.")
     ] = 2,
-    subset: Annotated[
-        bool, Option("--subset", help="Grid: take --trials of the combinations at random.")
-    ] = False,
+    subset: Annotated[bool, Option("--subset", help="Grid: try a random subset.")] = False,
     engine: options.EngineOption = options.EngineName.pool,
     jobs: options.Jobs = None,
     address: options.Address = None,
     retries: options.Retries = 0,
-    again: Annotated[
-        bool, Option("--again", help="Try trials again that failed in an earlier start.")
-    ] = False,
+    again: Annotated[bool, Option("--again", help="Retry trials that failed before.")] = False,
     time_limit: options.TimeLimit = None,
     memory_limit: options.MemoryLimit = None,
     dry_run: options.DryRun = False,

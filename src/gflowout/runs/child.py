@@ -34,12 +34,9 @@ _REPORTS = 0.1  # seconds between two reports of progress
 _TAIL = 64_000  # bytes of its output that a record of failure keeps; a crash lists all modules
 _CHANNEL = 3  # number of the socket in a forked process
 _THREADS = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,9 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "gflowout",
-    "torch",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pillow",
-    "lightning",
-    "torchmetrics",
-    "scikit-learn",
-    "optuna",
-    "ray",
-)
+    "gflowout", "torch", "numpy", "scipy", "pandas", "pillow", "lightning", "torchmetrics",
+    "scikit-learn", "optuna", "ray",
+)  # fmt: skip
 """Packages whose versions a record names, if they are installed."""
 
 

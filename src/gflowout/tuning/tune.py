@@ -64,8 +64,7 @@ def tune(
         direction: ``"minimize"`` or ``"maximize"`` it.
         work: The function that does a trial, ``"package.module:function"``. Its run's options are
             those of the trial; with ``"test": False`` it must not use test data.
-        subset: Cut a grid larger than ``trials``, or than the smallest grid of all methods, at
-            random instead of raising an error.
+        subset: Cut grids that are too large at random instead of raising an error.
         retries: How often a trial that fails is tried again.
         again: Try trials again that failed in an earlier start. What Optuna proposes after them
             may change.
@@ -82,12 +81,9 @@ def tune(
 
     Examples:
         >>> tuned = tune(  # doctest: +SKIP
-        ...     {"data.source": "mnist", "fit.epochs": 5},
-        ...     ["fit.lr=0.0003..0.01", "method.options.prior_keep=0.5..0.9"],
-        ...     methods=["gflowout"],
-        ...     folder="runs/search",
+        ...     {"data.source": "mnist"}, "fit.lr=log:3e-4:1e-2", methods=["mc"], folder="tuned"
         ... )
-        >>> print(tuned.best["gflowout"].options)  # doctest: +SKIP
+        >>> print(tuned.best["mc"].options)  # doctest: +SKIP
     """
     plan = make_plan(
         base,
