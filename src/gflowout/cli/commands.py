@@ -132,11 +132,6 @@ report.register(app, studies)
 app.add_typer(data, name="data")
 
 
-@studies.callback()
-def _studies() -> None:
-    pass
-
-
 @studies.command(epilog=examples("study estimators --out estimates", "study estimators --quick"))
 def estimators(
     draws: Annotated[
