@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
 
 OPTIMISERS = ("adam", "adamw", "sgd")
@@ -180,6 +182,19 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
         own, other = own + other, []
     made = [_optimiser(options.optimizer, own, options)] if own else []
     return made + ([_optimiser(options.generator_optimizer, other, options)] if other else [])
+
+
+def training_step(
+    model: MaskedModel, optimisers: Sequence[torch.optim.Optimizer], x: Tensor, y: Tensor
+) -> Losses:
+    """One plain training step, without Lightning."""
+    for optimiser in optimisers:
+        optimiser.zero_grad()
+    losses: Losses = model(x, y=y)
+    losses.total.backward()  # type: ignore[no-untyped-call]
+    for optimiser in optimisers:
+        optimiser.step()
+    return losses
 
 
 def choose_precision(options: FitOptions) -> str:
