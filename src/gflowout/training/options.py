@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
-from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
 
 OPTIMISERS = ("adam", "adamw", "sgd")
@@ -184,15 +183,13 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
 
 def training_step(
     model: MaskedModel, optimisers: Sequence[torch.optim.Optimizer], x: Tensor, y: Tensor
-) -> Losses:
+) -> None:
     """One plain training step, without Lightning."""
     for optimiser in optimisers:
         optimiser.zero_grad()
-    losses: Losses = model(x, y=y)
-    losses.total.backward()  # type: ignore[no-untyped-call]
+    model(x, y=y).total.backward()
     for optimiser in optimisers:
         optimiser.step()
-    return losses
 
 
 def choose_precision(options: FitOptions) -> str:
