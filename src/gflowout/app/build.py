@@ -57,12 +57,7 @@ def example(task: Task) -> Tensor:
 
 
 def model(config: Config, problem: Problem, example: Tensor) -> MaskedModel:
-    """The wrapped model of a configuration; the global random state is left alone.
-
-    Args:
-        config: The configuration; weights follow from its seed.
-        problem: What it takes and gives.
-        example: Two inputs, as the network takes them.
+    """The wrapped model of a configuration; weights follow from its seed alone.
 
     Raises:
         ConfigError: If sites or options do not fit the network.

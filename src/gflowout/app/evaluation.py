@@ -75,15 +75,9 @@ def collect(
     seed: int,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Answers:
-    """Predict all batches; with labels, also their ``log_prob``.
+    """Predict all batches of inputs, as the network takes them; with labels, also ``log_prob``.
 
-    Args:
-        model: The model, or an ensemble.
-        target: What it predicts.
-        batches: Inputs as the network takes them, or inputs and labels.
-        samples: Draws of masks.
-        seed: Of the draws.
-        advance: Called with the number of examples of each batch that is done.
+    ``advance`` is called with the number of examples of each batch that is done.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device

@@ -144,15 +144,7 @@ def channels_of(paths: Sequence[Path]) -> int:
 
 
 def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Tensor, int]:
-    """Read images, made grey or coloured, and resized where they have another size.
-
-    Args:
-        paths: One image each.
-        shape: Channels, height, width.
-
-    Returns:
-        uint8 [N, C, H, W], and how many were resized.
-    """
+    """Read images as uint8 [N, *shape], resized where needed; also tells how many were resized."""
     pillow = _pillow()
     channels, height, width = shape
     result = torch.empty(len(paths), *shape, dtype=torch.uint8)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -108,9 +107,7 @@ def train(
     batches = task.training(config.data, config.seed)
     model = build.model(config, task.problem, example(task))
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder), warnings.catch_warnings():
-        # Lightning warns of this where a logger gets numbers per epoch only.
-        warnings.filterwarnings("ignore", "The number of training batches")
+    with _alone(folder):
         if not resume:
             for name in (CONFIG, PREPROCESS, MODEL, RECORD):
                 (folder / name).unlink(missing_ok=True)

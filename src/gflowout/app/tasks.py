@@ -111,14 +111,9 @@ class Task:
 def split_rows(
     count: int, data: DataConfig, seed: int, stratify: Tensor | None, test_share: float
 ) -> tuple[Tensor, ...]:
-    """Rows of the training, validation and test part.
+    """Split rows into the training, validation and test part.
 
-    Args:
-        count: Number of rows.
-        data: Section of the configuration, with the shares and the limit.
-        seed: Of the split.
-        stratify: Class of each row, for equal shares of classes; ``None`` if there are none.
-        test_share: Share of all rows that are for the test.
+    ``stratify`` is the class of each row, for equal shares of classes, if there are classes.
     """
     test = max(1, round(test_share * count)) if test_share else 0
     rest = count - test if data.limit is None else min(data.limit, count - test)

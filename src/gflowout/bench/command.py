@@ -33,14 +33,7 @@ MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
 
 
 def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = False) -> list[Table]:
-    """All tables.
-
-    Args:
-        width: Channels of the first stage of ResNet-18.
-        mlp_repeats: Rounds of the tables with the MLP.
-        resnet_repeats: Rounds of the tables with ResNet-18.
-        quick: Leave out the largest batch of ResNet-18 and most of the images.
-    """
+    """All tables; ``quick`` leaves out the largest batch of ResNet-18 and most of the images."""
     return [
         *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
         *depth_tables(resnet_repeats, width),
@@ -171,11 +164,7 @@ def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dic
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line: ``python -m gflowout.bench``.
-
-    Args:
-        arguments: Of the command; ``None`` for those of the process.
-    """
+    """Run from the command line: ``python -m gflowout.bench``."""
     parser = argparse.ArgumentParser(prog="python -m gflowout.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rounds of small models")
     parser.add_argument("--width", type=int, default=64, help="of ResNet-18 (default: 64)")

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.backbones import MLP, ResNet18
-from gflowout.bench.methods import CLASSES, FEW, MLP_784, Build, adam_step, bare_step, resnet, wrap
+from gflowout.bench.methods import (
+    CLASSES,
+    FEW,
+    MLP_784,
+    Build,
+    Network,
+    adam_step,
+    bare_step,
+    resnet,
+    wrap,
+)
 from gflowout.bench.timing import Case, Table
 from gflowout.core.optional import require
 from gflowout.data.batches import Batches
@@ -92,45 +102,35 @@ class Transformer(nn.Module):
 def depth_tables(repeats: int, width: int = 64) -> list[Table]:
     """How a training step grows with the number of sites, by what generators see of earlier masks.
 
-    One table per network and depth; names of cases hold the generators' parameters.
-
-    Args:
-        repeats: Rounds.
-        width: Channels of the residual network; the transformer has four times as many features.
+    One table per network and depth; names of cases hold the generators' parameters. The transformer
+    has four times as many features as the residual network has channels.
     """
-    scale = (width / 64) ** 2
+    size, scale = 4 * width, (width / 64) ** 2
 
     def residual(sites: int) -> Table:
-        return Table(
-            f"depth-{sites}",
-            f"Training step, {sites} residual blocks of width {width} on 16x16, a site in each, "
-            "batch 32",
-            ("mc",),
-            repeats,
-            lambda: _depth_cases(lambda: Residual(sites, width), torch.randn(32, 3, 16, 16)),
-            cost=0.2 * sites * scale,
-        )
+        what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
+        net = Network(what, lambda: Residual(sites, width), (3, 16, 16))
+        return _depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale)
 
     def transformer(sites: int) -> Table:
-        size = 4 * width
-        return Table(
-            f"depth-transformer-{sites}",
-            f"Training step, {sites // 2} transformer layers of width {size}, two sites in each, "
-            "64 tokens, batch 16",
-            ("mc",),
-            repeats,
-            lambda: _depth_cases(lambda: Transformer(sites, size), torch.randn(16, 64, size)),
-            cost=0.1 * sites * scale,
-        )
+        layers = f"{sites // 2} transformer layers of width {size}"
+        what = f"{layers}, two sites in each, 64 tokens, batch 16"
+        net = Network(what, lambda: Transformer(sites, size), (64, size))
+        return _depth_table(f"depth-transformer-{sites}", net, 16, repeats, 0.1 * sites * scale)
 
     return [table(sites) for table in (residual, transformer) for sites in DEPTHS]
 
 
-def _depth_cases(build: Build, x: Tensor) -> dict[str, Case]:
-    y = torch.randint(CLASSES, (len(x),))
+def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float) -> Table:
+    title = f"Training step, {net.title}"
+    return Table(name, title, ("mc",), repeats, lambda: _depth_cases(net, batch), cost=cost)
+
+
+def _depth_cases(net: Network, batch: int) -> dict[str, Case]:
+    x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
     cases: dict[str, Case] = {}
     for name, options in _GENERATORS.items():
-        model = wrap(build(), x=x, **options)
+        model = wrap(net.build(), x=x, **options)
         size = sum(parameter.numel() for parameter in model.method.parameters())
         cases[f"{name}, {size:,} parameters" if size else name] = adam_step(model, x, y)
     return cases
@@ -171,7 +171,7 @@ def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Ta
     Args:
         mlp_repeats: Rounds of MNIST with the MLP.
         resnet_repeats: Rounds of CIFAR with ResNet-18.
-        part: Take one in so many images, and divide the width of ResNet-18 by as much.
+        part: Take one in so many images, and divide the width of ResNet-18 by it.
     """
     mnist, cifar, net = 60_000 // part, 50_000 // part, resnet(max(16 // part, 1))
     return [
@@ -216,12 +216,7 @@ def _batches(shape: tuple[int, ...], rows: int, augment: Augment | None = None) 
 
 
 def fit_table(repeats: int, rows: int = 60_000) -> Table:
-    """Epochs of :func:`gflowout.training.fit`, set-up included, beside a loop written by hand.
-
-    Args:
-        repeats: Rounds.
-        rows: Images in an epoch.
-    """
+    """Epochs of :func:`gflowout.training.fit`, set-up included, beside a loop written by hand."""
     methods = ("mc", "gflowout")
 
     def cases() -> dict[str, Case]:
@@ -280,12 +275,8 @@ class Text(nn.Module):
 
 
 _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
-    "mlp": ("MLP 784-300-100-10, batch 100", MLP, lambda: torch.randn(100, 784)),
-    "resnet": (
-        "ResNet-18 of width 8, batch 8",
-        lambda: ResNet18(CLASSES, 8),
-        lambda: torch.randn(8, 3, 32, 32),
-    ),
+    "mlp": (f"{MLP_784.title}, batch 100", MLP, lambda: torch.randn(100, 784)),
+    "resnet": ("ResNet-18 of width 8, batch 8", resnet(8).build, lambda: torch.randn(8, 3, 32, 32)),
     "bn-conv": (
         "ResNet-18 of width 8, BatchNorm first, batch 8",
         lambda: ResNet18(CLASSES, 8, "bn-conv"),
@@ -302,10 +293,7 @@ _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
 def export_tables(mlp_repeats: int, repeats: int, quick: bool = False) -> list[Table]:
     """A prediction with all scores by an ONNX file and by PyTorch, method by method.
 
-    Args:
-        mlp_repeats: Rounds of the table with the MLP, which has all methods.
-        repeats: Rounds of the others.
-        quick: The MLP alone, with one method.
+    The MLP has all methods, the others a few; ``quick`` is the MLP alone with one method.
     """
     if quick:
         return [_export_table("mlp", ("gflowout",), mlp_repeats)]

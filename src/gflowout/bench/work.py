@@ -221,14 +221,7 @@ def step_work(build: Build, x: Tensor, methods: Sequence[str] | None = None) -> 
 def prediction_work(
     build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, Work]:
-    """Work of a prediction with 20 draws, and of as many plain passes.
-
-    Args:
-        build: Makes a backbone with ``sites``.
-        x: A batch.
-        last: Mask only so many sites, the last ones; 0 for all.
-        methods: Labels of ``METHODS``; all if not given.
-    """
+    """Work of a prediction with 20 draws, and of as many plain passes."""
     return _counted(prediction_cases(build, x, last, methods), bare_passes=DRAWS)
 
 
@@ -241,11 +234,7 @@ def _counted(cases: Modelled, bare_passes: int) -> dict[str, Work]:
 
 
 def work_tables(width: int) -> list[Table]:
-    """Work on the networks that the other tables time.
-
-    Args:
-        width: Channels of the first stage of ResNet-18.
-    """
+    """Work on the networks that the other tables time; ``width`` is that of ResNet-18."""
     net, scale = resnet(width), (width / 64) ** 2
     return [
         _work_table("mlp-step", MLP_784, 128, 1),

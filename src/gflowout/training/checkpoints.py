@@ -65,8 +65,8 @@ def last(folder: Path) -> Path | None:
 
 def epochs(folder: Path) -> dict[int, Path]:
     """All checkpoints of a folder by their epoch."""
-    matches = {path: _NAME.fullmatch(path.name) for path in folder.glob("epoch-*.ckpt")}
-    return {int(match[1]): path for path, match in matches.items() if match}
+    paths = folder.glob("epoch-*.ckpt")
+    return {epoch_of(path): path for path in paths if _NAME.fullmatch(path.name)}
 
 
 def epoch_of(path: Path) -> int:
