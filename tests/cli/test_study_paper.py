@@ -15,7 +15,7 @@ import torch
 from data_files import write_mnist
 from typer.testing import CliRunner
 
-from gflowout.app import plan as plans
+from gflowout.app import build as plans
 from gflowout.cli import commands, paper_studies
 from gflowout.data import store
 from gflowout.runs import Inline, Pool, Run, read, run_study

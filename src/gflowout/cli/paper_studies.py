@@ -354,7 +354,7 @@ def _networks(run: Run, out: Path) -> str | None:
 
 def _few_steps(run: Run, engine: Engine) -> Price | None:
     """Price of training what a run's options configure; ``None`` if they do not."""
-    from gflowout.app import plan, sources
+    from gflowout.app import build, sources
     from gflowout.app.config import ConfigError
     from gflowout.data.errors import DataError
     from gflowout.runs.work import using_threads
@@ -368,7 +368,7 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
             began = time.perf_counter()
             task = sources.load(config.data, config.seed)
             reading = time.perf_counter() - began
-            seconds = starting(engine) + reading + plan.plan(config, task).total
+            seconds = starting(engine) + reading + build.plan(config, task).total
     except ConfigError:
         return None
     except DataError as error:

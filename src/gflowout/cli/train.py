@@ -155,7 +155,7 @@ def evaluate(
     if json_out is not None:
         writable(json_out, "--json")
     with _explained():
-        from gflowout.app import evaluation, own, tasks
+        from gflowout.app import evaluation, sources, tasks
         from gflowout.app import run as runs
         from gflowout.data.corruptions import KINDS
 
@@ -168,7 +168,7 @@ def evaluate(
         trained = runs.load(run)
         if on is not None:
             name = on.name
-            part, notes = own.labelled(trained.problem, on)
+            part, notes = sources.labelled(trained.problem, on)
             for note in notes:
                 typer.echo(f"note: {note}")
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def show_plan(settings: Config, out: Path | None) -> None:
     """Print what a run would do and cost."""
     from gflowout.app import sources
-    from gflowout.app.plan import plan
+    from gflowout.app.build import plan
     from gflowout.training import checkpoints
 
     planned = plan(settings, sources.load(settings.data, settings.seed))

@@ -30,7 +30,7 @@ from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.recipes import Recipe, annealed, decayed
 from gflowout.integrations.sklearn.tabular import Floats, Table
-from gflowout.training.alarms import ADVICE, DivergedError
+from gflowout.training.monitoring import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, ended
 
 ROWS = 4096
