@@ -80,8 +80,18 @@ def sources(run: Run) -> list[str]:
         >>> sources(Run("ood", "mc", "mnist", 0, {"data.source": "mnist", "against": ["svhn"]}))
         ['mnist', 'svhn']
     """
-    found = [run.options.get("data.source"), *run.options.get("against", ())]
-    return [name for name in found if name in ENTRIES]
+    names = [run.options.get("data.source"), *run.options.get("against", ())]
+    return [name for name in names if name in ENTRIES]
+
+
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics under the name of what was scored.
+
+    Examples:
+        >>> prefixed("test", {"nll": 0.5})
+        {'test/nll': 0.5}
+    """
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
 def get(name: str) -> Study:
