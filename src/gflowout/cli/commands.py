@@ -163,7 +163,7 @@ def estimators(
     """
     writable(out / "estimators.json" if out.is_dir() else out)
     with explained():
-        from gflowout.studies import estimators_report as report
+        from gflowout.studies import estimators as report
 
         steps = draws or (report.QUICK_STEPS if quick else report.STEPS)
         report.run(out, steps, seed, rounds=20 if quick else 200)

@@ -21,8 +21,7 @@ from gflowout.core.text import aligned
 
 if TYPE_CHECKING:
     from gflowout.runs import Engine, Run
-    from gflowout.studies.framework.estimates import Kind, Price
-    from gflowout.studies.framework.selection import Part, Plan
+    from gflowout.studies.framework.plan import Kind, Part, Plan, Price
     from gflowout.studies.framework.study import Study
 
 ALL = "all"
@@ -62,7 +61,7 @@ def names_of(word: str) -> list[str] | None:
 
 def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
     """The part of a study that the options ask for."""
-    from gflowout.studies.framework.selection import Part
+    from gflowout.studies.framework.plan import Part
 
     numbers = _words("--seeds", seeds)
     for each in numbers or ():
@@ -153,7 +152,7 @@ def dry_run(
     """
     from gflowout.core.text import counted
     from gflowout.runs import records
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework import study as studies
 
     finished = records.finished(out) if out.is_dir() else set()
@@ -209,7 +208,7 @@ def dry_run(
 def catalogue() -> Iterator[str]:
     """The studies in words: what they ask, and how large they are."""
     from gflowout.core.text import counted
-    from gflowout.studies.framework import selection
+    from gflowout.studies.framework import plan as selection
     from gflowout.studies.framework import study as studies
 
     nowhere = Path("no such folder")
@@ -234,7 +233,7 @@ def catalogue() -> Iterator[str]:
 
 def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loaded]:
     """Studies with their plans; those without a wanted run are left out, with a word on it."""
-    from gflowout.studies.framework import selection
+    from gflowout.studies.framework import plan as selection
     from gflowout.studies.framework import study as studies
 
     found, runs = [], list[Any]()
@@ -297,7 +296,7 @@ def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], P
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
     import dataclasses
 
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.arms import ARMS
 
     def price(kind: Kind) -> Price:
@@ -319,7 +318,7 @@ def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], P
 
 def _told(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
     """Prices of kinds by what a study says of its runs."""
-    from gflowout.studies.framework.estimates import Price
+    from gflowout.studies.framework.plan import Price
 
     spent: dict[Kind, list[float]] = {}
     for run in runs:
@@ -356,7 +355,7 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     from gflowout.data.errors import DataError
     from gflowout.runs.work import using_threads
     from gflowout.studies.framework.arms import ARMS
-    from gflowout.studies.framework.estimates import Price, starting
+    from gflowout.studies.framework.plan import Price, starting
     from gflowout.studies.models import settings
 
     options = run.to_dict()["options"]

@@ -135,7 +135,8 @@ def _run_file(
 ) -> int:
     from gflowout.core.text import counted
     from gflowout.runs import records, run_study
-    from gflowout.studies.framework import estimates, files
+    from gflowout.studies.framework import files
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.study import sources
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
@@ -217,7 +218,7 @@ def compare(
     with options.usage(), plain_records():
         from gflowout.core.text import counted
         from gflowout.runs import read, records
-        from gflowout.studies.framework.repeats import TIMES, repeats
+        from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
         for folder in folders:

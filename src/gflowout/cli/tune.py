@@ -146,7 +146,7 @@ def _space(parts: list[str]) -> Space:
 
 
 def _tuning_plan(plan: Plan, out: Path, workers: int | None, engine: Engine) -> list[str]:
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.tuning.plan import STUDY, known
 
     lines = [

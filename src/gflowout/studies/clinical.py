@@ -364,12 +364,10 @@ def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:
         title: round(mine - other, 3)
         for title, mine, other in zip(_MACRO.values(), ours, theirs, strict=True)
     }
-    comparisons = {
-        title: pair(
-            *(by_seed(own, source, label, f"chosen/{name}") for label in ("gflowout", arm)), "high"
-        )
-        for name, title in _MACRO.items()
-    }
+    comparisons = {}
+    for name, title in _MACRO.items():
+        mine, other = (by_seed(own, source, a, f"chosen/{name}") for a in ("gflowout", arm))
+        comparisons[title] = pair(mine, other, "high")
     held, why = judged.by_margins(holm(comparisons), margins, judged.superior)
     title = TITLES[arm] if arm == "id-gflowout" else TITLES[arm].lower()
     title = "random dropout" if arm == "mc" else title

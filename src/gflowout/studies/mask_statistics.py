@@ -137,7 +137,8 @@ def correlate(first: Tensor, second: Tensor) -> Correlation:
     first, second = first[:, rows], second[:, rows]
     masks, points = first.shape
     if masks < 3 or not points:
-        return Correlation(*[math.nan] * 5, points, masks)
+        nan = math.nan
+        return Correlation(nan, nan, nan, nan, nan, points, masks)
     r = _pearson(first, second)
     rho = _pearson(ranks(first), ranks(second))
     centred = [values - values.mean(0) for values in (first, second)]

@@ -312,8 +312,8 @@ def _claims(records: Sequence[Record], there: Sequence[str]) -> list[Claim]:
     for data in there or DATA:
         title, r = TITLES[data], _mean(records, data, OURS, "reward/pearson")
         p = _values(records, data, OURS, "reward/p")
-        enough = r is not None and len(p) >= LEAST_SEEDS
-        rewarded[title] = r >= LEAST and max(p) <= LEVEL if enough else None
+        few = r is None or len(p) < LEAST_SEEDS
+        rewarded[title] = None if few else (r or 0.0) >= LEAST and max(p) <= LEVEL
         verdict = _apart(records, data).verdict
         diverse[title] = None if verdict == "not comparable" else verdict == "better"
         beside = _mean(records, data, CONTROL, "reward/pearson")

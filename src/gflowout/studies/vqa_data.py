@@ -210,8 +210,10 @@ def _regions(
     features = split.train.visual
     assert isinstance(features, Tensor)
     features = _standardised(features, torch.unique(split.train.image_index))
-    parts = {"train": split.train, "valid": split.valid, "test": split.test}
-    return replace(split, **{name: replace(part, visual=features) for name, part in parts.items()})
+    train, valid, test = (
+        replace(part, visual=features) for part in (split.train, split.valid, split.test)
+    )
+    return replace(split, train=train, valid=valid, test=test)
 
 
 def _decoded(name: str, folder: Path, names: tuple[str, ...], size: int, grid: int) -> Tensor:

@@ -49,15 +49,15 @@ def paper(study: str) -> dict[str, Any]:
     return numbers
 
 
-def template(name: str, outcome: Outcome, **values: Any) -> Claim:
-    """A claim whose texts are templates: ``why``, or ``open`` without an outcome.
+def template(name: str, outcome: Outcome, key: str = "", **values: Any) -> Claim:
+    """A claim whose explanation is a template: ``why``, by default ``open`` without an outcome.
 
     Examples:
         >>> template("cost.twice", True, time=2.04).why.partition(". ")[2]
         'It takes 2.04 times, on a CPU.'
     """
     texts = entry(name)
-    why = texts.get("open", texts.get("why", "")) if outcome is None else texts["why"]
+    why = texts[key or ("open" if outcome is None and "open" in texts else "why")]
     verdict = VERDICTS[texts.get("own", False)][outcome]
     return Claim(texts["claim"].format(**values), verdict, why.format(**values))
 

@@ -132,7 +132,9 @@ def line(title: str, points: Iterable[tuple[float, Collection[float]]]) -> Serie
     return Series(title, x, y, None if any(map(math.isnan, errors)) else errors)
 
 
-def lines(records: Sequence[Record], data: str, metrics: Mapping[float, Metric]) -> list[Series]:
+def lines(
+    records: Sequence[Record], data: str, metrics: Mapping[int, Metric] | Mapping[float, Metric]
+) -> list[Series]:
     """A curve for each arm that has any of the metrics, which are given by their x."""
     own = [record for record in records if record["data"] == data]
     curves = [
