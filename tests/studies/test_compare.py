@@ -142,5 +142,7 @@ def test_sentences():
     assert sentence(same, "A", "B", "NLL").startswith("No difference seen between A and B in NLL: ")
     weak = holm({"x": low, **{str(k): same for k in range(200)}})["x"]
     assert weak.firm == "no difference seen"
-    assert "among 201 comparisons that may be chance" in sentence(weak, "A", "B", "NLL")
+    assert "not significant after Holm correction for 201 comparisons" in sentence(
+        weak, "A", "B", "NLL"
+    )
     assert statistics.LEVEL == 0.95

@@ -371,19 +371,19 @@ def test_an_overview_names_every_arm_once() -> None:
     lost = paired([1, 2, 3], [3, 4, 5.5], "high")
     mixed = {"mc": wins, "none": lost, "concrete": even, "control": even}
     assert sections.overview(mixed, "it") == [
-        "It: GFlowOut is better than MC dropout, worse than No dropout, not told apart from "
-        "Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
+        "It: GFlowOut is better than MC dropout, worse than No dropout, not significantly different "
+        "from Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
     ]
     assert sections.overview({"mc": even}, "it") == [
-        "It: GFlowOut is not told apart from MC dropout (3 paired seeds, 95 %, Holm)."
+        "It: GFlowOut is not significantly different from MC dropout (3 paired seeds, 95 %, Holm)."
     ]
     unknown = paired([1], [2], "high")
     assert sections.overview({"mc": unknown}, "it") == []
     # Many are not listed, unless one of them could not be compared.
     many = dict.fromkeys(("mc", "none", "concrete", "contextual"), even)
-    assert "not told apart from any other method (" in sections.overview(many, "it")[0]
+    assert "not significantly different from any other method (" in sections.overview(many, "it")[0]
     assert (
-        "MC dropout, not told apart from the other methods ("
+        "MC dropout, not significantly different from the other methods ("
         in (sections.overview({**many, "mc": wins, "control": even}, "it")[0])
     )
     assert (

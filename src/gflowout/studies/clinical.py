@@ -289,7 +289,7 @@ def _about(own: Sequence[Record], source: str) -> list[str]:
         "half. F1, precision and recall are taken at the threshold with the best macro F1 on "
         "validation data, and once more where a risk is above the share of deaths in training. "
         "All three are means over the two outcomes; the paper says so of F1 only, but "
-        "its figures for precision and recall fit.",
+        "its numbers for precision and recall fit.",
     ]
     if source == "eicu-demo":
         text.append(
@@ -320,7 +320,7 @@ def _table(own: Sequence[Record], source: str) -> Table:
         )
     caption = (
         "Threshold: the one with the best macro F1 on validation data; 'above base rate': the "
-        "share of deaths in training. The paper does not state its own, and its figures are from "
+        "share of deaths in training. The paper does not state its own, and its numbers are from "
         f"the full database.{remark}"
     )
     columns = [Column(head, "high") for head in heads]

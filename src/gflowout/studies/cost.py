@@ -256,8 +256,8 @@ def _mean(records: Sequence[Record], network: str, metric: str, least: int = 1) 
 
 def _preface(records: Sequence[Record]) -> list[str]:
     lines = [
-        "All methods are timed in one process, in turns; a figure is the median over rounds of the "
-        "ratio to MC dropout in the same round, then the mean over processes. A step is one of "
+        "All methods are timed in one process, in turns; each number is the median over rounds of "
+        "the ratio to MC dropout in the same round, then the mean over processes. A step is one of "
         "Adam; predictions have the number of draws given below, on networks as they are before "
         "training. Without dropout all draws are the same and one pass serves; an ensemble has one "
         "pass for each member."

@@ -328,7 +328,7 @@ def _claim_below(records: Sequence[Record], data: str) -> Claim:
     else:
         held, lead = True, ""
     weak = [TITLES[arm] for arm, one in found.items() if held and one.firm != "better"]
-    also = f" After Holm's correction not for {', '.join(weak)}." if weak else ""
+    also = f" Not significant after Holm correction for {', '.join(weak)}." if weak else ""
     return template("features.below", held, "why", **texts, lead=lead, weak=also)
 
 

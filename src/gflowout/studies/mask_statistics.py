@@ -35,13 +35,10 @@ _SHOWN_POINTS, _SHOWN_MASKS, _SHOWN_UNITS = 6, 60, 40
 
 @dataclass(frozen=True)
 class Scored:
-    """Masks from the posterior with their log-probabilities, each [masks, points].
+    """Masks of all sites side by side, [masks, points, units], and log-probabilities.
 
-    Attributes:
-        masks: Of all sites side by side, [masks, points, units].
-        log_q: Under the posterior.
-        log_p: Under the prior.
-        log_likelihood: Of the label. For masks that all points share: of the training set.
+    Those are [masks, points]: under posterior and prior, and the likelihood of the label; for masks
+    that all points share, of the training set.
     """
 
     masks: Tensor
@@ -83,8 +80,8 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
 def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
     """A model that draws without exploring, several masks at once if it can, and learns nothing."""
     has = {field.name for field in dataclasses.fields(model.method.options)}
-    wanted = {"temperature": 1.0, "epsilon": 0.0, "draws": draws}
-    wanted = {name: value for name, value in wanted.items() if name in has}
+    plain = {"temperature": 1.0, "epsilon": 0.0, "draws": draws}
+    wanted = {name: value for name, value in plain.items() if name in has}
     before = {name: getattr(model.method.options, name) for name in wanted}
     training = model.training
     model.eval()
@@ -99,16 +96,13 @@ def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Correlation over the masks of each point, and over all of them together.
+    """Correlation over the masks of each point, averaged, and over all of them together.
 
     Attributes:
-        pearson: Mean over points.
-        spearman: Mean over points.
         significant: Share of points whose Pearson correlation is positive with p <= 0.05.
         pooled: Pearson correlation of all masks, each point's mean taken out.
         p: Of the pooled one, two-sided.
         points: Points in which both values vary; the others are left out.
-        masks: Of each point.
     """
 
     pearson: float
@@ -229,8 +223,7 @@ class Information:
     """Mutual information between units and label, less what shuffled labels give.
 
     Attributes:
-        bits: Of each unit, with the mean over shuffled labels taken off, [units]; about 0 for a
-            unit that knows nothing, and then as often below as above.
+        bits: Of each unit, with the mean over shuffled labels taken off, [units].
         above: Whether the unit's information is larger than with any shuffling, [units]. With
             99 of them, 1 % of units that know nothing are.
     """
@@ -319,8 +312,7 @@ def _drawn(run: Run, fitted: Fitted, test: Part, context: Context) -> tuple[Tens
     # One call for all: masks that a method shares between points are then the same throughout.
     whole = Part(torch.cat([test.x, test.x, turned, noisy]), test.y.repeat(4))
     x, _ = _batch(fitted, whole)
-    generator = torch.Generator().manual_seed(1000 * run.seed)
-    samples = run.options["samples"]
+    generator, samples = torch.Generator().manual_seed(1000 * run.seed), run.options["samples"]
     pred = fitted.model.predict(x, samples=samples, generator=generator, return_masks=True)
     assert pred.masks is not None
     drawn = [mask.cpu() for mask in pred.masks]
@@ -328,14 +320,10 @@ def _drawn(run: Run, fitted: Fitted, test: Part, context: Context) -> tuple[Tens
     masks = torch.cat(sites, -1)
     means = torch.cat([mask.mean(0) for mask in drawn], -1).chunk(4)
     within, between = pair_distances(means[0], test.y)
-    metrics: dict[str, Any] = {
-        "distance/same": manhattan(means[0], means[1]),
-        "distance/within": within,
-        "distance/between": between,
-        "distance/rotated": manhattan(means[0], means[2]),
-        "distance/noise": manhattan(means[0], means[3]),
-        "keep/sd_units": float(means[0].mean(0).std()),
-    }
+    metrics: dict[str, Any] = {"distance/within": within, "distance/between": between}
+    for name, mean in zip(("same", "rotated", "noise"), means[1:], strict=True):
+        metrics[f"distance/{name}"] = manhattan(means[0], mean)
+    metrics["keep/sd_units"] = float(means[0].mean(0).std())
     for site, mask in zip(_model(fitted).sites, sites, strict=True):
         metrics[f"site/{site.name}"] = float(mask.mean())
     return masks, metrics
@@ -400,10 +388,10 @@ def _scatter(first: Tensor, second: Tensor, y: Tensor, fitted: Fitted) -> list[d
     """Some points with the two values of some of their masks, each point's mean taken off."""
     classes = fitted.problem.target.classes
     first, second = first - first.mean(0), second - second.mean(0)
-    shared = first.shape[1] == 1
+    alone = first.shape[1] == 1
     return [
         {
-            "title": "all points" if shared else f"{classes[int(y[point])]} (point {point + 1})",
+            "title": "all points" if alone else f"{classes[int(y[point])]} (point {point + 1})",
             "x": _rounded(first[:_SHOWN_MASKS, point], 3),
             "y": _rounded(second[:_SHOWN_MASKS, point], 4),
         }

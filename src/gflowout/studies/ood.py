@@ -188,7 +188,7 @@ def _table(records: Sequence[Record], data: str, other: str) -> Table:
     caption = f"Up to {count:,} images of each."
     if other not in _others(records, data):
         columns = dict(list(columns.items())[:2])  # what the paper has
-        caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."
+        caption = f"Numbers of the paper; {TITLES[other]} is not among the data that were run."
     rows = sections.arm_rows(records, data, list(columns))
     if other == "svhn":
         none = [None] * (len(columns) - 2)

@@ -22,7 +22,7 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.text import counted
 from gflowout.core.wrap import wrap
 from gflowout.data import vqa
-from gflowout.data.vqa import VQABatches, VQASet
+from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.values import canonical
@@ -44,7 +44,7 @@ from gflowout.studies.framework.content import (
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, pair
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
-from gflowout.studies.vqa_data import Prepared
+from gflowout.studies.vqa_data import Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
 DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
@@ -121,7 +121,7 @@ def work(run: Run, context: Context) -> Result:
         "parameters": sum(p.numel() for network in networks for p in network.parameters()),
         "valid/nll": first.best_score,
     }
-    used = {"train": _checksum(data.train), "valid": _checksum(data.valid)}
+    used = {"train": checksum(data.train), "valid": checksum(data.valid)}
     if trial:
         return {"metrics": metrics, "epochs": [*first.history], "data": used}
     model = networks[0] if members == 1 else Ensemble(networks)
@@ -138,7 +138,7 @@ def work(run: Run, context: Context) -> Result:
     metrics["questions"] = {
         kind: int((data.test.types == position).sum()) for position, kind in enumerate(vqa.TYPES)
     }
-    used["test"] = _checksum(data.test)
+    used["test"] = checksum(data.test)
     return {"metrics": metrics, "epochs": [*first.history], "data": used}
 
 
@@ -242,15 +242,6 @@ def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if key.startswith(prefix)
     }
-
-
-def _checksum(questions: VQASet) -> str:
-    """Of tokens, indices of pictures and answers; pictures themselves are large."""
-    state = hashlib.sha256()
-    for part in (questions.tokens, questions.image_index, questions.question_ids):
-        state.update(part.contiguous().numpy().tobytes())
-    state.update("\n".join("|".join(answers) for answers in questions.answers).encode())
-    return f"sha256:{state.hexdigest()}"
 
 
 # What the report says
@@ -366,14 +357,10 @@ def _curves(own: Sequence[Record], name: str) -> Curves:
         }
     )
     metrics = {0.0: "clean/all", **{level: f"noise-{level:g}/all" for level in levels}}
-    return Curves(
-        f"{TITLES[name]}: accuracy against noise on visual features",
-        "standard deviation of the noise",
-        "accuracy",
-        sections.lines(own, name, metrics),
-        "All questions. Padded regions stay padding.",
-        percent=True,
-    )
+    title = f"{TITLES[name]}: accuracy against noise on visual features"
+    axes = ("standard deviation of the noise", "accuracy")
+    caption = "All questions. Padded regions stay padding."
+    return Curves(title, *axes, sections.lines(own, name, metrics), caption, percent=True)
 
 
 def _claim(own: Sequence[Record], name: str, arm: str) -> Claim:

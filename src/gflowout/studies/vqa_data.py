@@ -185,6 +185,15 @@ def question_only(data: Prepared) -> Tensor:
     )
 
 
+def checksum(questions: VQASet) -> str:
+    """Checksum of tokens, indices of pictures and answers; pictures themselves are large."""
+    state = hashlib.sha256()
+    for part in (questions.tokens, questions.image_index, questions.question_ids):
+        state.update(part.contiguous().numpy().tobytes())
+    state.update("\n".join("|".join(answers) for answers in questions.answers).encode())
+    return f"sha256:{state.hexdigest()}"
+
+
 def _part(questions: VQASet, seed: int, name: str, options: Mapping[str, Any]) -> VQASet:
     count = options[name]
     if count is None or count >= len(questions):

@@ -241,7 +241,7 @@ def overview(
     words = {
         "better": "better than",
         "worse": "worse than",
-        "no difference seen": "not told apart from",
+        "no difference seen": "not significantly different from",
     }
     parts = [
         f"{text} {' and '.join(filter(None, (', '.join(names[verdict][:-1]), names[verdict][-1])))}"

@@ -282,8 +282,8 @@ def sentence(
     chance = (
         ""
         if comparison.firm == verdict
-        else f"; among {comparison.together} comparisons that may be chance "
-        f"(Holm's p = {comparison.adjusted:.2g})"
+        else f"; not significant after Holm correction for {comparison.together} comparisons "
+        f"(p = {comparison.adjusted:.2g})"
     )
     return f"{ours} is {verdict} than {other} in {metric}: by {interval}{chance}."
 

@@ -1,8 +1,6 @@
-"""What a study of the paper is, and how all of them are run: tune, choose, run, report.
+"""What a study is, and how all of them are run: tune, choose, run, report.
 
-Each study is a file beside this one with a :class:`Study` named ``STUDY``. It knows its runs at
-every preset, does one of them, and says what came out, as
-:mod:`gflowout.studies.framework.content`.
+Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``STUDY``.
 """
 
 from __future__ import annotations
@@ -135,8 +133,8 @@ def run(
         engine: As in :func:`gflowout.runs.run_study`, like all that follows.
         retries: How often a run that fails is tried again.
         time_limit: Seconds after which a run is stopped.
-        memory_limit: GiB beyond which it is.
-        progress: Show how it goes.
+        memory_limit: GiB of memory beyond which a run is stopped.
+        progress: Show progress.
 
     Returns:
         What became of the trials and runs, together.
@@ -146,34 +144,30 @@ def run(
     """
     checks.choice("preset", preset, PRESETS)
     folder = Path(folder)
-    found: list[Summary] = []
 
-    def do(runs: list[Run]) -> None:
+    def do(runs: list[Run]) -> Summary:
         files.remember(folder, _known(folder, runs))
         with data_directory(data_dir):
-            found.append(
-                run_study(
-                    runs,
-                    study.work,
-                    folder,
-                    engine=engine,
-                    retries=retries,
-                    time_limit=time_limit,
-                    memory_limit=memory_limit,
-                    progress=progress,
-                )
+            return run_study(
+                runs,
+                study.work,
+                folder,
+                engine=engine,
+                retries=retries,
+                time_limit=time_limit,
+                memory_limit=memory_limit,
+                progress=progress,
             )
 
     trials = study.tuning(preset)
-    if trials:
-        do(trials)
-    do(study.runs(preset, chosen(trials, folder, study.score)))
+    parts = [do(trials)] if trials else []
+    parts.append(do(study.runs(preset, chosen(trials, folder, study.score))))
     return Summary(
-        total=sum(each.total for each in found),
-        skipped=sum(each.skipped for each in found),
-        done=sum(each.done for each in found),
-        failed={name: why for each in found for name, why in each.failed.items()},
-        seconds=sum(each.seconds for each in found),
+        total=sum(part.total for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        done=sum(part.done for part in parts),
+        failed={name: why for part in parts for name, why in part.failed.items()},
+        seconds=sum(part.seconds for part in parts),
     )
 
 
