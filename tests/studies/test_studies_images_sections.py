@@ -371,8 +371,8 @@ def test_an_overview_names_every_arm_once() -> None:
     lost = paired([1, 2, 3], [3, 4, 5.5], "high")
     mixed = {"mc": wins, "none": lost, "concrete": even, "control": even}
     assert sections.overview(mixed, "it") == [
-        "It: GFlowOut is better than MC dropout, worse than No dropout, not significantly different "
-        "from Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
+        "It: GFlowOut is better than MC dropout, worse than No dropout, not significantly "
+        "different from Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
     ]
     assert sections.overview({"mc": even}, "it") == [
         "It: GFlowOut is not significantly different from MC dropout (3 paired seeds, 95 %, Holm)."

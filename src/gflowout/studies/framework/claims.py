@@ -137,7 +137,7 @@ def by_margins(
         >>> noisy = paired([0.50, 0.70, 0.40], [0.51, 0.50, 0.50], "high")
         >>> [by_margins({"F1": one}, {"F1": 0.05}, superior)[0] for one in (far, level, noisy)]
         [True, False, None]
-        >>> close = paired([0.50, 0.51, 0.50], [0.50, 0.50, 0.50], "high")
+        >>> close = paired([0.500, 0.501, 0.500], [0.500, 0.500, 0.500], "high")
         >>> by_margins({"accuracy": close}, {"accuracy": 0.0}, matches)[0]
         True
     """
