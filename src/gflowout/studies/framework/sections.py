@@ -199,7 +199,7 @@ def against_others(
     titles: Mapping[str, str] = TITLES,
     ours: str = "gflowout",
 ) -> tuple[list[str], list[str]]:
-    """A finding for each metric, and a sentence for each comparison that can be made."""
+    """A finding for each metric, and a sentence for each comparison."""
     findings, details = [], []
     for data, metric, what, better, percent in metrics:
         comparisons = compare_all(records, data, metric, better, ours, titles)
@@ -207,7 +207,6 @@ def against_others(
         details += [
             sentence(one, titles[ours], titles[label], what, percent=percent)
             for label, one in comparisons.items()
-            if one.verdict != "not comparable"
         ]
     return findings, details
 
