@@ -22,7 +22,8 @@ from gflowout.app import yamls
 from gflowout.app.config import ConfigError
 from gflowout.cli import commands
 from gflowout.runs import Run, locks, read
-from gflowout.studies.framework import estimates, files, summary
+from gflowout.studies.framework import files, summary
+from gflowout.studies.framework import plan as estimates
 from gflowout.tuning import read_space
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})

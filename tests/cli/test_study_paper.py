@@ -20,10 +20,11 @@ from gflowout.cli import commands, paper_studies
 from gflowout.data import store
 from gflowout.runs import Inline, Pool, Run, read, run_study
 from gflowout.studies import cost
-from gflowout.studies.framework import estimates, selection
+from gflowout.studies.framework import plan as estimates
+from gflowout.studies.framework import plan as selection
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.content import Section
-from gflowout.studies.framework.selection import Part
+from gflowout.studies.framework.plan import Part
 from gflowout.studies.framework.study import Study
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})

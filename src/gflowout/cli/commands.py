@@ -150,7 +150,7 @@ def estimators(
     """
     writable(out / "estimators.json" if out.is_dir() else out)
     with explained():
-        from gflowout.studies import estimators_report as results
+        from gflowout.studies import estimators as results
 
         steps = draws or (results.QUICK_STEPS if quick else results.STEPS)
         results.run(out, steps, seed, rounds=20 if quick else 200)

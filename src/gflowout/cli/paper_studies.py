@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gflowout.app.config import Config
     from gflowout.runs import Engine, Run, Summary
     from gflowout.runs.study import RunOptions
-    from gflowout.studies.framework.estimates import Kind, Price
-    from gflowout.studies.framework.selection import Part, Plan
+    from gflowout.studies.framework.plan import Kind, Part, Plan, Price
     from gflowout.studies.framework.study import Study
 
 ALL = "all"
@@ -63,7 +62,7 @@ def names_of(word: str) -> list[str] | None:
 
 def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
     """The part of a study that the options ask for."""
-    from gflowout.studies.framework.selection import Part
+    from gflowout.studies.framework.plan import Part
 
     def listed(option: str, text: str | None) -> list[str] | None:
         return None if text is None else options.words(option, text)
@@ -100,7 +99,7 @@ def run(
 
 def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Planned]:
     """Studies with their plans; those without a wanted run are left out, with a message."""
-    from gflowout.studies.framework import selection
+    from gflowout.studies.framework import plan as selection
     from gflowout.studies.framework import study as studies
 
     planned, runs = list[_Planned](), list["Run"]()
@@ -212,7 +211,7 @@ def _print_costs(
     Trials that several studies share are counted once, and so are networks.
     """
     from gflowout.runs import records
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework import study as studies
 
     finished = records.finished(out)
@@ -261,7 +260,7 @@ def _print_costs(
 
 def catalogue() -> Iterator[str]:
     """A description of each study: what it asks, and how large it is."""
-    from gflowout.studies.framework import selection
+    from gflowout.studies.framework import plan as selection
     from gflowout.studies.framework import study as studies
 
     nowhere = Path("no such folder")
@@ -293,7 +292,7 @@ def _kind(run: Run) -> Kind:
 
 def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.arms import ARMS
 
     def price(kind: Kind) -> Price:
@@ -313,7 +312,7 @@ def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], P
 
 def _stated(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
     """Prices of kinds by what a study says of its runs."""
-    from gflowout.studies.framework.estimates import Price
+    from gflowout.studies.framework.plan import Price
 
     spent: dict[Kind, list[float]] = {}
     for run in runs:
@@ -358,7 +357,7 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     from gflowout.app.config import ConfigError
     from gflowout.data.errors import DataError
     from gflowout.runs.work import using_threads
-    from gflowout.studies.framework.estimates import Price, starting
+    from gflowout.studies.framework.plan import Price, starting
 
     config = _config(run)
     if config is None:

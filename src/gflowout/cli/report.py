@@ -91,7 +91,7 @@ def compare(
     """
     with options.usage():
         from gflowout.runs import read, records
-        from gflowout.studies.framework.repeats import TIMES, repeats
+        from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
         for folder in folders:

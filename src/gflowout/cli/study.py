@@ -141,7 +141,7 @@ def _space(parts: list[str]) -> Space:
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     """What a search will do and cost."""
     from gflowout.runs import records
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.tuning.plan import STUDY
 
     yield (
@@ -262,7 +262,8 @@ def _run_file(
     from gflowout.core.text import counted
     from gflowout.runs import Ray, records
     from gflowout.runs.study import do_runs
-    from gflowout.studies.framework import estimates, files
+    from gflowout.studies.framework import files
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.study import sources
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
