@@ -113,7 +113,7 @@ def test_negative_zero_is_zero():
 def test_the_paper_is_last():
     rows = [Row("a", [], "paper"), Row("b", []), Row("c", [], "other")]
     groups = [
-        (group.source, [line.index for line in group.lines])
+        (group.source, [line.position for line in group.lines])
         for group in tables.groups(Table("", "", [], rows))
     ]
     assert groups == [("ours", [1]), ("other", [2]), ("paper", [0])]

@@ -13,7 +13,7 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import counted
 from gflowout.report import generic, tables
-from gflowout.runs import Run, records
+from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
 from gflowout.studies.framework import presets, summary
 from gflowout.studies.framework.content import Claim, Section, Table
@@ -178,6 +178,30 @@ def build(
         section = generic.section(own, [group for group in groups if group.study == name])
         parts.append(_part(name, None, section, own))
     return Report(parts, _facts(folder, done, parts), groups)
+
+
+def of_sections(
+    sections: Mapping[str, Section],
+    intro: Sequence[str],
+    seeds: Sequence[int],
+    commands: Sequence[str],
+) -> Report:
+    """A report on what was measured just now, on this machine, and left no records.
+
+    Args:
+        sections: By title.
+        intro: Sentences at the top.
+        seeds: Of all runs.
+        commands: That reproduce it.
+    """
+    facts = Facts(
+        seeds=seeds,
+        versions={name: [number] for name, number in environment.versions().items()},
+        machines=[machine(environment.machine())],
+        commands=commands,
+    )
+    parts = [Part(title, None, section) for title, section in sections.items()]
+    return Report(parts, facts, intro=intro)
 
 
 def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -88,7 +88,9 @@ def table(content: Table, label: str = "") -> str:
         for line in group.lines:
             cells = [escape(line.title), *map(_figure, line.figures)]
             lines.append(" & ".join(cells) + r" \\")
-    title = content.title if not content.title or content.title[-1] in ".?!" else f"{content.title}."
+    title = (
+        content.title if not content.title or content.title[-1] in ".?!" else f"{content.title}."
+    )
     caption = escape(f"{title} {tables.caption(content)}")
     heads = [content.head, *map(tables.heading, content.columns)]
     return "\n".join(

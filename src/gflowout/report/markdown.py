@@ -146,7 +146,7 @@ def _escape(text: str) -> str:
 
 
 def _by_name(data: Iterable[str]) -> list[str]:
-    """Names of data with their parts: "mnist, train" and "mnist, test" are "mnist (train, test)"."""
+    """Names of data with their parts: "mnist (train, test)" for "mnist, train", "mnist, test"."""
     parts: dict[str, list[str]] = {}
     for name in data:
         own, _, part = name.partition(", ")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gflowout.studies.framework.content import OURS, PAPER, Cell, Column, Row, Table, Text
+from gflowout.studies.framework.content import OURS, PAPER, Cell, Column, Table, Text
 
 ARROWS = {"high": "↑", "low": "↓", None: ""}
 FOLDED = 6
@@ -25,9 +25,9 @@ class Figure(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row as text, with its place in the table."""
+    """A row as text, with its position in the table."""
 
-    index: int
+    position: int
     title: str
     figures: list[Figure]
 
@@ -120,6 +120,7 @@ def note(tables: Iterable[Table]) -> str:
     """What the numbers are: means over how many runs, whether there are errors, what is marked.
 
     Examples:
+        >>> from gflowout.studies.framework.content import Row
         >>> column = Column("nll", "low")
         >>> note([Table("", "", [column], [Row("a", [Cell(1, 0.1, 3)]), Row("b", [Cell(2)])])])
         'Mean ± standard error over 3 runs. Bold: best.'
