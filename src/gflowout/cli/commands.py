@@ -170,7 +170,7 @@ def estimators(
     """
     writable(out / "estimators.json" if out.is_dir() else out)
     with explained():
-        from gflowout.studies import estimators_report as report
+        from gflowout.studies import estimators as study
 
-        steps = draws or (report.QUICK_STEPS if quick else report.STEPS)
-        report.run(out, steps, seed, rounds=20 if quick else 200)
+        steps = draws or (study.QUICK_STEPS if quick else study.STEPS)
+        study.run(out, steps, seed, rounds=20 if quick else 200)

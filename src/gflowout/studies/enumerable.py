@@ -6,7 +6,6 @@ ELBO and evidence are exact sums over all 256 masks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,10 +41,9 @@ class Problem:
 
 
 def problems(seed: int = 0) -> list[Problem]:
-    """Return an MLP with masks at both hidden layers, and a posterior of 16 equal modes.
+    """An MLP with masks at both hidden layers, and a posterior of 16 equal modes.
 
-    Args:
-        seed: Of the MLP's weights and its example.
+    The seed is that of the MLP's weights and its example.
     """
     draws = torch.Generator().manual_seed(seed)
     sizes = [(4, UNITS), (UNITS, UNITS), (3, UNITS)]
@@ -53,14 +51,14 @@ def problems(seed: int = 0) -> list[Problem]:
     hidden = torch.tanh(first.T @ torch.randn(4, generator=draws))
 
     def mlp(masks: Tensor) -> Tensor:
-        one, other = by_site(masks)
-        output = (torch.tanh((one * hidden) @ second.T) * other) @ last.T
+        early, late = by_site(masks)
+        output = (torch.tanh((early * hidden) @ second.T) * late) @ last.T
         return output.log_softmax(-1)[..., 0]
 
     def pairs(masks: Tensor) -> Tensor:
-        """Each of four labels wants one unit of a pair, one unit at each site: as in XOR."""
-        one, other = by_site(masks)
-        output = torch.distributions.Normal(1.5 * (one + other), 0.5, validate_args=False)
+        """Each of four labels is explained by one unit of a pair, one at each site, as in XOR."""
+        early, late = by_site(masks)
+        output = torch.distributions.Normal(1.5 * (early + late), 0.5, validate_args=False)
         log_prob: Tensor = output.log_prob(torch.tensor(1.5))  # type: ignore[no-untyped-call]
         return log_prob.sum(-1)
 
@@ -112,12 +110,7 @@ class Posterior:
         return self.second.unsqueeze(1) + (2 * earlier - 1) @ self.link
 
     def walk(self, choose: Callable[[int, Tensor], Tensor], masks: int) -> Walk:
-        """Go through the sites.
-
-        Args:
-            choose: Gives a site's mask from its logits.
-            masks: Number of masks per step.
-        """
+        """Choose the masks of one site after the other, from a site and its logits."""
         seen = self.first.new_zeros(len(self.first), masks, 0)
         logits: list[Tensor] = []
         for site in range(2):
@@ -151,7 +144,7 @@ class Walk:
 
 def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
     """Exact expectation over all masks, [steps]."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS))).unsqueeze(0)
+    masks = all_masks().unsqueeze(0)
     parts = by_site(masks.expand(len(posterior.first), -1, -1))
     walk = posterior.walk(lambda site, _: parts[site], masks.shape[1])
     log_q = total(walk.log_q())
@@ -160,8 +153,12 @@ def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
 
 def log_evidence(problem: Problem) -> Tensor:
     """Exact log p(y | x) over all masks."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS)))
-    return problem.log_reward(masks).logsumexp(-1)
+    return problem.log_reward(all_masks()).logsumexp(-1)
+
+
+def all_masks() -> Tensor:
+    """Every mask of both sites, [256, 2 * UNITS]."""
+    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * (2 * UNITS))
 
 
 def by_site(values: Tensor) -> list[Tensor]:
