@@ -552,6 +552,20 @@ def test_claims_are_told_by_verdict_and_many_untestable_ones_are_folded():
     assert "<details" in summary[summary.index("bad") : summary.index("c0")]
 
 
+def test_sections_without_records_make_a_page_with_an_intro():
+    sections = {"One <1>": Section(["a finding"]), "Two": Section(blocks=[Text(["text"])])}
+    made = build.of_sections(sections, ["What this is."], range(2), ["gflowout demo"])
+    assert made.facts.versions["torch"]
+    page = html.page(made, "Title")
+    summary = page[page.index("<h1>Title</h1>") : page.index("</section>")]
+    assert '<p class="lead">What this is.</p>' in summary
+    assert "studies" not in summary
+    assert "<h2>One &lt;1&gt;</h2>" in page
+    assert "<li>a finding</li>" in page
+    assert "<dt>Seeds</dt><dd>0, 1</dd>" in page
+    assert "<pre>gflowout demo</pre>" in page
+
+
 def test_checksums_are_named_by_data_and_short():
     def record(data, **sums):
         return {"data": data, "checksums": sums}
@@ -570,11 +584,11 @@ def test_the_pages_files_are_part_of_the_package():
     folder = files("gflowout.report") / "templates"
     names = {each.name for each in folder.iterdir()}
     templates = {"page.html.jinja", "blocks.html.jinja", "style.css.jinja"}
-    assert templates | {"axes.js", "plots.js", "page.js"} <= names
+    assert templates | {"axes.js", "plots.js", "page.js", "glossary.toml"} <= names
 
 
 def test_words_are_explained_if_they_are_used(page):
-    assert set(html.METHODS) == {*ARMS, "variational", "masksembles"}
+    assert set(html.GLOSSARY["methods"]) == {*ARMS, "variational", "masksembles"}
     told = page[page.index("words") : page.index('class="numbers"')]
     for name in (*report_files.TITLES, "accuracy", "NLL", "ECE"):
         assert f"<dt>{escape(name)}</dt>" in told, name

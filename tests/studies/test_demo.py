@@ -200,7 +200,9 @@ class TestStudy:
     def test_every_method_is_one_of_the_library(self):
         from gflowout.methods import METHODS
 
-        assert {entry.method or name for name, entry in demo.METHODS.items()} <= set(METHODS)
+        assert {options.get("method", name) for name, options in demo.METHODS.items()} <= set(
+            METHODS
+        )
         assert demo.BASELINE in demo.METHODS
 
 

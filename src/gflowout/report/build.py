@@ -186,14 +186,7 @@ def of_sections(
     seeds: Sequence[int],
     commands: Sequence[str],
 ) -> Report:
-    """A report on what was measured just now, on this machine, and left no records.
-
-    Args:
-        sections: By title.
-        intro: Sentences at the top.
-        seeds: Of all runs.
-        commands: That reproduce it.
-    """
+    """A report on what was measured just now, on this machine, and left no records."""
     facts = Facts(
         seeds=seeds,
         versions={name: [number] for name, number in environment.versions().items()},

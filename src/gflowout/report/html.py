@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple, get_args
 
 import jinja2
@@ -26,41 +28,10 @@ from gflowout.studies.framework.content import OURS, Picture, Pictures, Points, 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
 
-METHODS = {
-    "none": "A plain network, asked once.",
-    "mc": "Units are switched off at random, in predictions, too; several answers are averaged.",
-    "concrete": "The same, but how many units are switched off is learned.",
-    "variational": "Units are multiplied by Gaussian noise whose size is learned.",
-    "contextual": "Each unit's chance to be switched off depends on the input, and is learned.",
-    "masksembles": "A few fixed, overlapping sets of units take turns.",
-    "id-gflowout": "Learns which sets of units to switch off, the same for all inputs.",
-    "gflowout": "Learns which sets of units to switch off for each input: the method of the paper.",
-    "combined": "ID-GFlowOut and GFlowOut at once.",
-    "control": "A control: GFlowOut that is not told how well a set of units explains the labels.",
-    "ensemble": "Several networks, trained each on its own, whose answers are averaged.",
-}
-"""Methods in a line each, by label."""
-
-MEASURES = {
-    "accuracy": "Share of right answers.",
-    "NLL": "Surprise at the right answer (negative log-likelihood). Low is good.",
-    "ECE": "How far confidence is from accuracy (expected calibration error). Low is good.",
-    "Brier": "Squared error of the probabilities. Low is good.",
-    "AUROC": "Chance that the score ranks a case above a non-case: 0.5 is guessing, 1 perfect.",
-    "AUPR": "Precision averaged over all thresholds of the score; also AUPRC. High is good.",
-    "FPR95": "False alarms at the threshold that finds 95 % of the cases. Low is good.",
-    "F1": "Harmonic mean of precision and recall; macro: averaged over classes. High is good.",
-    "entropy": "Doubt as the spread of the mean probabilities over classes.",
-    "mutual information": "Doubt as the disagreement between answers of one network.",
-    "Dempster-Shafer": "Doubt as the lack of evidence in the network's outputs before the softmax.",
-}
-"""Measures in a line each, by the name that tables use."""
-
-_OTHER_NAMES = {
-    "ECE": "calibration error",
-    "Dempster-Shafer": "Dempster.Shafer",
-    "AUPR": "AUPRC?",
-}
+GLOSSARY: dict[str, dict[str, str]] = tomllib.loads(
+    (files("gflowout.report") / "templates" / "glossary.toml").read_text(encoding="utf-8")
+)
+"""Methods and measures in a line each, for readers who are new to them."""
 
 
 class Bar(NamedTuple):
@@ -239,9 +210,6 @@ def _runs(facts: Facts) -> str:
     return f"{facts.runs} done{trials}{failed}; {duration(facts.seconds)} of computing{each}"
 
 
-# Words for readers who are new to them
-
-
 def _glossary(report: Report, slots: Mapping[str, int]) -> list[dict[str, str]]:
     """Methods and measures of the page in a line each."""
     names = dict.fromkeys(slots)
@@ -265,7 +233,7 @@ def methods(names: Iterable[str]) -> dict[str, str]:
     """
     names = set(names)
     words = {}
-    for label, text in METHODS.items():
+    for label, text in GLOSSARY["methods"].items():
         title = ARMS[label].title if label in ARMS else label
         if title in names:
             words[title] = text
@@ -284,6 +252,6 @@ def measures(texts: Iterable[str]) -> dict[str, str]:
     text = "\n".join(texts)
     return {
         name: line
-        for name, line in MEASURES.items()
-        if re.search(rf"\b({name}|{_OTHER_NAMES.get(name, name)})\b", text, re.IGNORECASE)
+        for name, line in GLOSSARY["measures"].items()
+        if re.search(rf"\b({name}|{GLOSSARY['patterns'].get(name, name)})\b", text, re.IGNORECASE)
     }

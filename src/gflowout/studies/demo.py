@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,34 +65,20 @@ class Settings:
         return f"gflowout demo --seeds {self.seeds} --epochs {self.epochs}"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A row of the comparison.
-
-    Attributes:
-        options: Options of the method; defaults for all others.
-        method: As ``gfo.wrap`` takes it, where it is not the name of the row.
-        members: Number of networks; more than one form an ensemble.
-    """
-
-    options: dict[str, Any] = field(default_factory=dict)
-    method: str | None = None
-    members: int = 1
-
-
-METHODS = {
-    "none": Entry(),
-    "ensemble": Entry(method="none", members=5),
-    "mc": Entry(),
-    "contextual": Entry(),
-    "concrete": Entry({"train_size": data.TRAIN_SIZE}),
-    "variational": Entry({"train_size": data.TRAIN_SIZE}),
-    "masksembles": Entry(),
-    "id-gflowout": Entry({"train_size": data.TRAIN_SIZE}),
-    "gflowout": Entry(),
-    "combined": Entry({"train_size": data.TRAIN_SIZE}),
+METHODS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "ensemble": {"method": "none", "members": 5},
+    "mc": {},
+    "contextual": {},
+    "concrete": {"train_size": data.TRAIN_SIZE},
+    "variational": {"train_size": data.TRAIN_SIZE},
+    "masksembles": {},
+    "id-gflowout": {"train_size": data.TRAIN_SIZE},
+    "gflowout": {},
+    "combined": {"train_size": data.TRAIN_SIZE},
 }
-"""The rows of the comparison by name. A new method is one more line."""
+"""The rows of the comparison with their options of ``gfo.wrap``: ``method`` where it is not the
+name of the row, ``members`` for an ensemble. A new method is one more line."""
 
 BASELINE = "mc"
 
@@ -201,17 +187,17 @@ def _train(model: gfo.MaskedModel, seed: int, epochs: int, split: data.Split) ->
 
 
 def _model(row: str, seed: int, example: Tensor) -> Model:
-    entry = METHODS[row]
     options: dict[str, Any] = {
-        "method": entry.method or row,
+        "method": row,
         "sites": list(SITES),
         "likelihood": gfo.Categorical(data.CLASSES),
         "example": (example,),
-        **entry.options,
+        **METHODS[row],
     }
-    if entry.members == 1:
+    members = options.pop("members", 1)
+    if members == 1:
         return gfo.wrap(_network(), **options)
-    return gfo.Ensemble.of(_network, entry.members, seed=seed, **options)
+    return gfo.Ensemble.of(_network, members, seed=seed, **options)
 
 
 def _network() -> nn.Module:

@@ -37,6 +37,7 @@ from gflowout.studies.framework.content import (
     Text,
 )
 from gflowout.studies.framework.summary import mean_error
+from gflowout.studies.framework.verdicts import cell
 
 METRICS = {
     "accuracy": Column("test acc. %", "high", 1, percent=True),
@@ -126,13 +127,6 @@ def grid(scores: Scores) -> Grid:
 
 def table(scores: Scores) -> Table:
     """The same table for the page."""
-
-    def cell(values: Sequence[float]) -> Cell:
-        mean, error = mean_error(list(values))
-        if math.isnan(mean):
-            return Cell()
-        return Cell(mean, None if math.isnan(error) else error, len(values))
-
     rows = [Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()]
     return Table("All methods on three kinds of images", "method", list(METRICS.values()), rows)
 
@@ -155,26 +149,23 @@ def findings(scores: Scores, seeds: int) -> list[str]:
             if method != BASELINE
         }
     )
-    sentences = []
-    for method in scores:
-        if method == BASELINE:
-            continue
-        phrases = [
-            _phrase(comparisons[f"{method} {key}"], column)
-            for key, column in METRICS.items()
-            if comparisons[f"{method} {key}"].verdict in ("better", "worse")
-        ]
-        sentences.append(
-            f"{method} against {BASELINE}: {'; '.join(phrases) or 'no significant difference'}."
-        )
-    comparable = [each for each in comparisons.values() if each.verdict != "not comparable"]
-    firm = sum(comparison.firm in ("better", "worse") for comparison in comparable)
-    by_chance = (1 - compare.LEVEL) * len(comparable)
+    phrases: dict[str, list[str]] = {method: [] for method in scores if method != BASELINE}
+    for method in phrases:
+        for key, column in METRICS.items():
+            comparison = comparisons[f"{method} {key}"]
+            if comparison.verdict in ("better", "worse"):
+                phrases[method].append(_phrase(comparison, column))
+    verdicts = [comparison.firm for comparison in comparisons.values()]
+    count = len(verdicts) - verdicts.count("not comparable")
+    firm = verdicts.count("better") + verdicts.count("worse")
     return [
-        *sentences,
-        f"Paired by seed, with 95 % intervals. Of {len(comparable)} comparisons with {seeds} "
-        f"seeds, about {by_chance:.0f} would differ by chance alone; {firm} remain significant "
-        "after Holm correction.",
+        *(
+            f"{method} against {BASELINE}: {'; '.join(own) or 'no significant difference'}."
+            for method, own in phrases.items()
+        ),
+        f"Paired by seed, with 95 % intervals. Of {count} comparisons with {seeds} seeds, about "
+        f"{(1 - compare.LEVEL) * count:.0f} would differ by chance alone; {firm} remain "
+        "significant after Holm correction.",
     ]
 
 

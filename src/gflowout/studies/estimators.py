@@ -20,176 +20,26 @@ import torch
 from torch import Tensor
 
 from gflowout.bench import environment
-from gflowout.core import objectives
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
-from gflowout.methods.contextual import arm
 from gflowout.studies.enumerable import (
+    BASELINE,
+    BUDGET,
     UNITS,
-    Network,
+    Estimator,
     Posterior,
     Problem,
-    Walk,
-    by_site,
-    log_evidence,
+    estimators,
     negative_elbo,
     problems,
-    total,
 )
 
 FORMAT = 1
 STEPS = 40_000
 QUICK_STEPS = 2_000
 
-BUDGET = 12
-"""Masks that an estimator runs through the network in one step."""
-
 CHUNK = 500
 """Steps computed at once."""
-
-BASELINE = "REINFORCE, leave-one-out"
-"""The estimator that variance and cost of the others are compared with."""
-
-Estimator = Callable[[Problem, Posterior, Tensor], Tensor]
-"""``estimator(problem, posterior, uniform) -> loss``, [steps], whose gradient is the estimate.
-
-The uniform numbers are [steps, BUDGET, 2 * UNITS].
-"""
-
-
-def trajectory_balance(log_z: Tensor | None) -> Estimator:
-    """Half of the on-policy loss, whose gradient is that of the reverse KL divergence.
-
-    Without an estimate of log Z it is the mean over the step's masks, the log-variance form.
-    """
-
-    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        walk = posterior.draw(uniform)
-        log_q = total(walk.log_q()).T
-        reward = _evaluate(problem.log_reward, walk.masks).T
-        if log_z is None:
-            estimate = objectives.batch_log_z(log_q, reward)
-        else:
-            estimate = log_z.expand_as(log_q)
-        return 0.5 * objectives.trajectory_balance(log_q, reward, estimate).mean(0)
-
-    return loss
-
-
-def reinforce(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """REINFORCE on log q - log R; the baseline is the mean of the step's other masks."""
-    log_q, cost = _log_q_and_cost(problem, posterior, uniform)
-    return ((cost - _others_mean(cost)) * log_q).mean(-1)
-
-
-class RunningReinforce:
-    """REINFORCE whose baseline is a running mean of the costs of earlier steps."""
-
-    def __init__(self, momentum: float = 0.9) -> None:
-        self.momentum = momentum
-        self.mean: float | None = None
-
-    def __call__(self, problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        """Take the steps one after the other."""
-        log_q, cost = _log_q_and_cost(problem, posterior, uniform)
-        baselines = []
-        for mean in cost.mean(-1).tolist():
-            earlier = 0.0 if self.mean is None else self.mean
-            baselines.append(earlier)
-            self.mean = (
-                mean if self.mean is None else earlier + (1 - self.momentum) * (mean - earlier)
-            )
-        return ((cost - torch.tensor(baselines).unsqueeze(-1)) * log_q).mean(-1)
-
-
-def reinforce_kl(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """REINFORCE on the likelihood; the KL divergence of each site is differentiated as it is."""
-    walk = posterior.draw(uniform)
-    kl = walk.kl(problem.prior)
-    costs = _costs(problem, walk, kl)
-    terms = zip(costs, walk.log_q(), strict=True)
-    scores = [(cost - _others_mean(cost)) * log_q for cost, log_q in terms]
-    return (total(kl) + total(scores)).mean(-1)
-
-
-def arm_two_passes(own_logits: bool) -> Estimator:
-    """ARM as in the method "contextual": all sites are flipped together.
-
-    Args:
-        own_logits: Whether the second pass has its own logits, or those of the first, as if they
-            did not depend on earlier masks.
-    """
-
-    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        uniform = uniform[:, : BUDGET // 2]
-        true, pseudo = posterior.draw(uniform), posterior.draw(1 - uniform)
-        kl = true.kl(problem.prior)
-        sites = zip(
-            by_site(uniform),
-            true.logits,
-            pseudo.logits if own_logits else true.logits,
-            _costs(problem, true, kl),
-            _costs(problem, pseudo, pseudo.kl(problem.prior)),
-            strict=True,
-        )
-        return total([*kl, *(arm(*site) for site in sites)]).mean(-1)
-
-    return loss
-
-
-def arm_rollouts(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM with one more pass per site: flip that site alone, draw the later ones anew."""
-    uniform = uniform[:, : BUDGET // 3]
-    true = posterior.draw(uniform)
-    kl = true.kl(problem.prior)
-    costs = _costs(problem, true, kl)
-    loss = total(kl)
-    for site, cost in enumerate(costs):
-        own = slice(site * UNITS, (site + 1) * UNITS)
-        flipped = uniform.clone()
-        flipped[..., own] = 1 - uniform[..., own]
-        pseudo = posterior.draw(flipped)
-        pseudo_cost = _costs(problem, pseudo, pseudo.kl(problem.prior))[site]
-        logits = true.logits[site]
-        loss = loss + arm(uniform[..., own], logits, logits, cost, pseudo_cost)
-    return loss.mean(-1)
-
-
-def relaxed(temperature: float) -> Estimator:
-    """Concrete masks between 0 and 1, differentiated through the network."""
-
-    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        parts = by_site(torch.logit(uniform, eps=1e-6))
-
-        def soft(site: int, logits: Tensor) -> Tensor:
-            return torch.sigmoid((logits + parts[site]) / temperature)
-
-        walk = posterior.walk(soft, uniform.shape[1])
-        return (total(walk.kl(problem.prior)) - problem.log_likelihood(walk.masks)).mean(-1)
-
-    return loss
-
-
-def estimators(problem: Problem, posterior: Posterior) -> dict[str, Estimator]:
-    """All that are compared, by the name in the tables.
-
-    Estimates of log Z come from the problem and the posterior, which is for one step.
-    """
-    # Where learning log Z on-policy ends: the mean of log R - log q.
-    learned = -negative_elbo(problem, posterior)[0]
-    return {
-        BASELINE: reinforce,
-        "REINFORCE, running mean": RunningReinforce(),
-        "REINFORCE, leave-one-out, exact KL": reinforce_kl,
-        "TB, exact log Z": trajectory_balance(log_evidence(problem)),
-        "TB, learned log Z": trajectory_balance(learned),
-        "TB, batch log Z": trajectory_balance(None),
-        "ARM, two passes": arm_two_passes(own_logits=True),
-        "ARM, two passes, first logits": arm_two_passes(own_logits=False),
-        "ARM, a pass per site": arm_rollouts,
-        "relaxed, temperature 0.1": relaxed(0.1),
-        "relaxed, temperature 0.5": relaxed(0.5),
-    }
 
 
 @dataclass(frozen=True)
@@ -282,30 +132,6 @@ def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) 
         for name, values in times.items()
     }
     return {name: median(values) for name, values in ratios.items()}
-
-
-def _evaluate(network: Network, masks: Tensor) -> Tensor:
-    with torch.no_grad():
-        return network(masks)
-
-
-def _costs(problem: Problem, walk: Walk, kl: list[Tensor]) -> list[Tensor]:
-    """The cost that each site's mask affects: the NLL, and the KL divergence of the later site."""
-    nll = -_evaluate(problem.log_likelihood, walk.masks)
-    return [nll + kl[1].detach(), nll]
-
-
-def _log_q_and_cost(
-    problem: Problem, posterior: Posterior, uniform: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Log-probability of drawn masks and its difference to their log-reward, [steps, masks]."""
-    walk = posterior.draw(uniform)
-    log_q = total(walk.log_q())
-    return log_q, log_q.detach() - _evaluate(problem.log_reward, walk.masks)
-
-
-def _others_mean(values: Tensor) -> Tensor:
-    return (values.sum(-1, keepdim=True) - values) / (values.shape[-1] - 1)
 
 
 # The command: all estimators on all problems, as a record, a table and a plot
