@@ -10,7 +10,8 @@ import pytest
 import torch
 from studies_images_files import link
 
-from gflowout.app import scores, sources
+from gflowout.app import evaluation as scores
+from gflowout.app import sources
 from gflowout.app.config import from_flat
 from gflowout.app.tasks import Part
 from gflowout.core.ensemble import Ensemble

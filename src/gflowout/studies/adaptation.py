@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from gflowout.app import build, sources
+from gflowout.app.build import example
 from gflowout.app.config import Config, with_changes
-from gflowout.app.run import VALID_BATCH, example
+from gflowout.app.run import VALID_BATCH
 from gflowout.app.tasks import Part, Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from gflowout.app import config as configs
-from gflowout.app import scores, sources
+from gflowout.app import evaluation as scores
+from gflowout.app import sources
 from gflowout.app.preprocess import Target
 from gflowout.app.tasks import Part, Task
 from gflowout.runs import Context, Result, Run

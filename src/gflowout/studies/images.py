@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.app import scores
+from gflowout.app import evaluation as scores
 from gflowout.app.tasks import Part
 from gflowout.core import optional
 from gflowout.core.atomic_io import write_file

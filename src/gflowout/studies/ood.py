@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gflowout.app import evaluation, metrics, scores
+from gflowout.app import evaluation, metrics
 from gflowout.app.tasks import Part
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import images, images_presets
@@ -260,4 +260,4 @@ STUDY = Study(
     section=section,
     tuning=tuning,
 )
-assert tuple(SCORES) == scores.UNCERTAINTIES
+assert tuple(SCORES) == evaluation.UNCERTAINTIES

@@ -19,7 +19,8 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.data.catalog import ENTRIES
 from gflowout.data.store import VARIABLE
-from gflowout.runs import Engine, Run, Summary, records, run_study
+from gflowout.runs import Engine, Run, Summary, records
+from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.studies.framework import files
 from gflowout.studies.framework.content import Section
 
@@ -134,25 +135,25 @@ def run(
     Raises:
         ValueError: If every trial of an arm has failed, so that nothing can be chosen.
     """
+    options = RunOptions(as_engine(engine), retries, time_limit, memory_limit, progress)
+    return do_study(study, preset, Path(folder), options, data_dir)
+
+
+def do_study(
+    study: Study,
+    preset: str,
+    folder: Path,
+    options: RunOptions,
+    data_dir: str | Path | None = None,
+) -> Summary:
+    """As :func:`run`, with the options in one object."""
     checks.choice("preset", preset, PRESETS)
-    folder = Path(folder)
     found: list[Summary] = []
 
     def do(runs: list[Run]) -> None:
         files.remember(folder, _known(folder, runs))
         with data_directory(data_dir):
-            found.append(
-                run_study(
-                    runs,
-                    study.work,
-                    folder,
-                    engine=engine,
-                    retries=retries,
-                    time_limit=time_limit,
-                    memory_limit=memory_limit,
-                    progress=progress,
-                )
-            )
+            found.append(do_runs(runs, study.work, folder, options))
 
     trials = study.tuning(preset)
     if trials:

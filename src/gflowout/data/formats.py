@@ -1,28 +1,125 @@
-"""CIFAR's published pickles, read without running any code that a pickle names.
+"""Readers of single files: idx (MNIST), pickle (CIFAR), MATLAB (SVHN) and .npy (CIFAR-10-C).
 
-A pickle may name functions to call. The ones in these files build NumPy arrays; they are replaced
-by stand-ins here that only keep what they are given, and any other name is refused.
+Each takes a path, returns tensors, and raises :class:`DataError` for a damaged or unexpected file.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import math
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gflowout.core.optional import require
 from gflowout.data.errors import DataError, read_bytes
 
+SEVERITIES = 5
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
+_DIGITS = 10
+_UNSIGNED_BYTE = 0x08
+_GZIP = b"\x1f\x8b"
 
 
-def read_images(path: Path, labels: str) -> tuple[Tensor, Tensor]:
-    """Read pictures and their labels.
+def read_idx(path: Path, dimensions: int) -> Tensor:
+    """Read the idx format of MNIST and its relatives: an array of bytes, plain or in gzip.
+
+    The header is two zero bytes, the type (8: unsigned byte), the number of axes, then the size
+    of each axis as a big-endian 32-bit integer.
+
+    Args:
+        path: The file.
+        dimensions: Number of axes that it must have: 3 for images, 1 for labels.
+    """
+    content = read_bytes(path)
+    if content.startswith(_GZIP):
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: damaged gzip ({error}); get the file again") from error
+    header = 4 + 4 * dimensions
+    magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
+    if content[:4] != magic:
+        raise DataError(
+            f"{path}: starts with bytes {content[:4].hex(' ') or '(none)'}, an idx file with "
+            f"{dimensions} axes of bytes starts with {magic.hex(' ')}; get the file again"
+        )
+    sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
+    shape = "x".join(map(str, sizes))
+    expected, actual = math.prod(sizes), len(content) - header
+    if actual != expected:
+        what = "cut short" if actual < expected else "too long"
+        raise DataError(
+            f"{path}: {what}; its header says {shape} = {expected} bytes, it has "
+            f"{max(actual, 0)}; get the file again"
+        )
+    if not expected:
+        raise DataError(f"{path}: holds no data; its header says {shape}")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(sizes)
+
+
+def read_mat(path: Path) -> tuple[Tensor, Tensor]:
+    """Read a file of SVHN: images uint8 [N, 3, 32, 32] and digits int64 [N].
+
+    The file has the pictures in ``X`` [32, 32, 3, N] and the labels in ``y``, 10 for the digit 0.
+    """
+    scipy_io = require("scipy.io", extra="data", purpose="reading SVHN")
+    try:
+        content: dict[str, Any] = scipy_io.loadmat(path, variable_names=["X", "y"])
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise DataError(
+            f"{path}: not a MATLAB file of version 5, or cut short ({type(error).__name__}: "
+            f"{error}); get the file again"
+        ) from error
+    for key in ("X", "y"):
+        if key not in content:
+            raise DataError(f"{path}: has no variable {key!r}; SVHN's cropped digits have X and y")
+    pixels, labels = content["X"], content["y"]
+    square = pixels.ndim == 4 and pixels.shape[:3] == (_SIDE, _SIDE, 3) and pixels.shape[3] > 0
+    if not square or str(pixels.dtype) != "uint8":
+        raise DataError(
+            f"{path}: X must be bytes of shape [{_SIDE}, {_SIDE}, 3, N], got {pixels.dtype} "
+            f"{list(pixels.shape)}"
+        )
+    if labels.size != pixels.shape[3]:
+        raise DataError(f"{path}: has {pixels.shape[3]} pictures and {labels.size} labels")
+    if labels.dtype.kind not in "iuf" or bool((labels != labels.round()).any()):
+        raise DataError(f"{path}: y must hold whole numbers, got {labels.dtype}")
+    digits = torch.from_numpy(labels.reshape(-1).astype("int64"))
+    if int(digits.min()) < 1 or int(digits.max()) > _DIGITS:
+        raise DataError(f"{path}: y must hold 1 to {_DIGITS}, got {sorted(set(digits.tolist()))}")
+    images = torch.from_numpy(pixels.transpose(3, 2, 0, 1).copy())
+    return images, digits % _DIGITS
+
+
+def read_severity(path: Path, severity: int) -> Tensor:
+    """Read the rows of one severity (1 to 5) from an .npy file of CIFAR-10-C or CIFAR-100-C.
+
+    The file has five severities of the test set in a row, [5 N, ...]; only the rows [N, ...] asked
+    for are read.
+    """
+    numpy = require("numpy", extra="data", purpose="reading .npy files")
+    try:
+        rows: Any = numpy.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"{path}: not an .npy array, or cut short ({error})") from error
+    if rows.ndim == 0 or not len(rows) or len(rows) % SEVERITIES:
+        raise DataError(f"{path}: must have rows for {SEVERITIES} severities, got {rows.shape}")
+    count = len(rows) // SEVERITIES
+    if rows.dtype.kind not in "iu":
+        raise DataError(f"{path}: must hold whole numbers, got {rows.dtype}")
+    part = rows[(severity - 1) * count : severity * count]
+    return torch.from_numpy(part.astype(rows.dtype.newbyteorder("=")))
+
+
+def read_cifar(path: Path, labels: str) -> tuple[Tensor, Tensor]:
+    """Read a pickle of CIFAR without running any code that it names.
 
     Args:
         path: A batch of CIFAR-10, or the training or test file of CIFAR-100.
@@ -32,7 +129,7 @@ def read_images(path: Path, labels: str) -> tuple[Tensor, Tensor]:
         Images uint8 [N, 3, 32, 32] and labels int64 [N].
 
     Raises:
-        DataError: If the file is damaged, names other code, or holds something else.
+        DataError: If the file is damaged, names other code, or has other contents.
     """
     content = _dictionary(path, ("data", labels))
     pixels = content["data"]
@@ -49,8 +146,8 @@ def read_images(path: Path, labels: str) -> tuple[Tensor, Tensor]:
     return images.view(-1, 3, _SIDE, _SIDE), torch.tensor(classes)
 
 
-def read_names(path: Path, key: str) -> tuple[str, ...]:
-    """Read the names of the classes from a file of meta data.
+def read_cifar_classes(path: Path, key: str) -> tuple[str, ...]:
+    """Read the names of the classes.
 
     Args:
         path: ``batches.meta`` of CIFAR-10 or ``meta`` of CIFAR-100.
@@ -88,6 +185,10 @@ def _dictionary(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _text(name: bytes | str) -> str:
     return name.decode("latin1") if isinstance(name, bytes) else name
+
+
+# A pickle may name functions to call. Those in CIFAR's files build NumPy arrays; the stand-ins here
+# only keep what they are given, and any other name is refused.
 
 
 class _RefusedError(Exception):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageChops
 
-from gflowout.data import sheets, show
+from gflowout.data import sheets
 from gflowout.data.corruptions import KINDS, corrupt
 from gflowout.data.errors import DataError
 from gflowout.data.images import load_images
@@ -48,18 +48,18 @@ class TestPicture:
     @pytest.mark.parametrize("channels", [1, 3])
     def test_pixels_stay(self, channels):
         image = noise(channels, 5, 7)
-        found = torch.from_numpy(np.array(show.picture(image))).permute(2, 0, 1)
+        found = torch.from_numpy(np.array(sheets.picture(image))).permute(2, 0, 1)
         assert torch.equal(found, image.expand(3, -1, -1))
 
     def test_other_tensors_are_refused(self):
         with pytest.raises(ValueError, match="image must be uint8"):
-            show.picture(torch.rand(3, 4, 4))
+            sheets.picture(torch.rand(3, 4, 4))
 
 
 class TestSheet:
     def test_pictures_stand_in_rows_in_their_order(self):
         images = noise(7, 3, 8, 8)
-        paper = show.sheet(images, list("abcdefg"), columns=3, scale=4)
+        paper = sheets.sheet(images, list("abcdefg"), columns=3, scale=4)
         found = [places(paper, enlarged(image, 4)) for image in images]
         assert all(len(each) == 1 for each in found)
         corners = [each[0] for each in found]
@@ -72,63 +72,66 @@ class TestSheet:
     @pytest.mark.parametrize(("side", "scale"), [(28, 3), (32, 3), (8, 12), (200, 1)])
     def test_small_pictures_grow_to_about_a_hundred_pixels(self, side, scale):
         image = noise(1, 1, side, side)
-        assert places(show.sheet(image, ["x"]), enlarged(image[0], scale))
+        assert places(sheets.sheet(image, ["x"]), enlarged(image[0], scale))
 
     def test_words_stand_under_their_picture(self):
         images = torch.zeros(2, 1, 32, 32, dtype=torch.uint8)
-        with_words = show.sheet(images, ["one", ""], columns=2, scale=3)
-        without = show.sheet(images, ["two", ""], columns=2, scale=3)
+        with_words = sheets.sheet(images, ["one", ""], columns=2, scale=3)
+        without = sheets.sheet(images, ["two", ""], columns=2, scale=3)
         left, top, right, bottom = ImageChops.difference(with_words, without).getbbox()
         (first, _), (second, start) = places(with_words, enlarged(images[0], 3))
         assert first <= left < right <= first + 96 < second
         assert start + 96 <= top < bottom <= with_words.height
 
     def test_pictures_of_different_sizes_do_not_overlap(self):
-        pictures = [show.picture(noise(3, 20, 40, seed=1)), show.picture(noise(3, 50, 10, seed=2))]
-        paper = show.sheet(pictures, ["a", "b"], columns=2, scale=1)
+        pictures = [
+            sheets.picture(noise(3, 20, 40, seed=1)),
+            sheets.picture(noise(3, 50, 10, seed=2)),
+        ]
+        paper = sheets.sheet(pictures, ["a", "b"], columns=2, scale=1)
         (one,), (two,) = (places(paper, each) for each in pictures)
         assert one[0] + 40 <= two[0]
         assert one[1] + 20 == two[1] + 50
 
     def test_a_long_title_makes_the_sheet_wider(self):
         images = noise(1, 1, 8, 8)
-        assert show.sheet(images, ["a"], title="word " * 60).width > 1000
+        assert sheets.sheet(images, ["a"], title="word " * 60).width > 1000
 
     @pytest.mark.parametrize("number", [0, 2])
     def test_captions_must_fit_the_images(self, number):
         with pytest.raises(ValueError, match=f"captions must be one for each.*got {number} for 1"):
-            show.sheet(noise(1, 1, 8, 8), ["x"] * number)
+            sheets.sheet(noise(1, 1, 8, 8), ["x"] * number)
 
     @pytest.mark.parametrize("option", ["columns", "scale"])
     def test_options_are_checked(self, option):
         with pytest.raises(ValueError, match=f"{option} must be an integer >= 1"):
-            show.sheet(noise(1, 1, 8, 8), ["x"], **{option: 0})
+            sheets.sheet(noise(1, 1, 8, 8), ["x"], **{option: 0})
 
 
 class TestWrap:
     def test_short_text_is_left_alone(self):
-        assert show.wrap("a cat", 200, 2) == ["a cat"]
+        assert sheets.wrap("a cat", 200, 2) == ["a cat"]
 
     @pytest.mark.parametrize("width", [30, 60, 96, 224])
     def test_lines_fit_and_nothing_is_lost_without_dots(self, width):
         text = "is there not a blue triangle in the lower part of the image"
-        font = show._font(show._TEXT)
-        lines = show.wrap(text, width, 100)
+        font = sheets._font(sheets._TEXT)
+        lines = sheets.wrap(text, width, 100)
         assert all(font.getlength(line) <= width for line in lines)
         if not any(line.endswith("...") for line in lines):
             assert " ".join(lines) == text
-        short = show.wrap(text, width, 2)
+        short = sheets.wrap(text, width, 2)
         assert len(short) <= 2
         assert all(font.getlength(line) <= width for line in short)
         assert short[-1].endswith("...") or " ".join(short) == text
 
     def test_one_long_word_is_cut(self):
-        (line,) = show.wrap("pneumonoultramicroscopic", 60, 3)
+        (line,) = sheets.wrap("pneumonoultramicroscopic", 60, 3)
         assert line.startswith("pne")
         assert line.endswith("...")
 
     def test_paragraphs_are_kept_apart(self):
-        lines = show.wrap("a question that is much too long for this\nyes", 80, 1)
+        lines = sheets.wrap("a question that is much too long for this\nyes", 80, 1)
         assert lines[0].endswith("...")
         assert lines[1:] == ["yes"]
 
@@ -137,10 +140,10 @@ class TestBlocks:
     def test_rows_are_treatments_and_columns_are_pictures(self):
         rows = [noise(3, 1, 8, 8, seed=seed) for seed in range(4)]
         parts = [
-            show.Block("up", (("clean", rows[0]), ("1", rows[1]))),
-            show.Block("down", (("clean", rows[2]), ("1", rows[3]))),
+            sheets.Block("up", (("clean", rows[0]), ("1", rows[1]))),
+            sheets.Block("down", (("clean", rows[2]), ("1", rows[3]))),
         ]
-        paper = show.blocks(parts, ["a", "b", "c"], scale=2)
+        paper = sheets.blocks(parts, ["a", "b", "c"], scale=2)
         corners = [[places(paper, enlarged(image, 2)) for image in row] for row in rows]
         assert all(len(each) == 1 for row in corners for each in row)
         lefts = [[each[0][0] for each in row] for row in corners]
@@ -153,7 +156,7 @@ class TestBlocks:
 
     def test_headings_must_fit_the_rows(self):
         with pytest.raises(ValueError, match=r"got 2 for rows of \[3\]"):
-            show.blocks([show.Block("x", (("1", noise(3, 1, 8, 8)),))], ["a", "b"])
+            sheets.blocks([sheets.Block("x", (("1", noise(3, 1, 8, 8)),))], ["a", "b"])
 
 
 class TestChoose:

@@ -1,8 +1,8 @@
 """Runs as tasks of a Ray cluster, on this machine or on many.
 
 On its node each run has a process of its own, watched there just as the pool does it. Its record
-comes back to the driver. Progress goes through an actor that only keeps the latest news, which the
-driver asks for now and then: no run waits for it, and nothing is lost with it but a line on screen.
+comes back to the driver. Progress goes through an actor that keeps only the latest report of each
+run, which the driver asks for now and then: no run waits for it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.runs import records
 from gflowout.runs.child import Limits, supervise
-from gflowout.runs.engines.base import Ended, Engine, Event, Listener, Progress, Started
+from gflowout.runs.engines import Ended, Engine, Event, Listener, Progress, Started
 from gflowout.runs.work import Task, surroundings
 
-_MOMENT = 0.2  # seconds to wait for results before the next look at the news
-_PAUSE = 1.0  # seconds between two reports of a run
+_POLL = 0.2  # seconds to wait for results before the next look at the progress
+_REPORTS = 1.0  # seconds between two reports of a run
 _PATIENCE = 5.0  # seconds for runs to stop when asked to
 _MOST = 2000  # tasks handed to Ray at once; the others wait here
 
@@ -105,13 +105,13 @@ class Ray(Engine):
     def poll(self) -> Iterator[Event]:
         """See the base class."""
         wait = self._ray.wait
-        wait(list(self._tasks), num_returns=1, timeout=_MOMENT)
+        wait(list(self._tasks), num_returns=1, timeout=_POLL)
         ready, _ = wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
-        yield from self._heard()
+        yield from self._progress()
         for reference in ready:
             pending = self._tasks.pop(reference)
             record = self._record(reference, pending)
-            if not pending.known:
+            if not pending.begun:
                 yield Started(pending.task)
             yield Ended(pending.task, record)
 
@@ -141,7 +141,7 @@ class Ray(Engine):
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         options: dict[str, Any] = {"address": address, "log_to_driver": False}
         if address == "local":
-            # A cluster that lives for one study has no dashboard and tells nobody of itself.
+            # A cluster that lives for one study has no dashboard and reports no usage.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             options |= {"num_cpus": self.jobs, "include_dashboard": False}
         try:
@@ -152,8 +152,8 @@ class Ray(Engine):
                 "with `ray start --head`"
             ) from error
 
-    def _heard(self) -> Iterator[Event]:
-        """News of runs that were started or went on, if the actor has answered."""
+    def _progress(self) -> Iterator[Event]:
+        """Runs that were started or went on, if the actor has answered."""
         if self._news is not None:
             if not self._ray.wait([self._news], timeout=0)[0]:
                 return
@@ -162,8 +162,8 @@ class Ray(Engine):
                 news = self._ray.get(self._news)
             for pending in self._tasks.values():
                 if pending.task.run.id in news:
-                    if not pending.known:
-                        pending.known = True
+                    if not pending.begun:
+                        pending.begun = True
                         yield Started(pending.task)
                     step = news[pending.task.run.id]
                     if step is not None:
@@ -176,38 +176,26 @@ class Ray(Engine):
             return record
         except self._ray.exceptions.RayError as error:
             task, seconds = pending.task, time.monotonic() - pending.clock
-            # Where it was is not known any more.
-            around = {**surroundings(task.work, task.threads), "machine": None}
-            lost = {
-                "kind": "lost",
-                "message": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
-                "traceback": str(error),
-                "output": None,
-            }
-            return records.build(
-                task.run,
-                work=task.work,
-                attempt=task.attempt,
-                started=pending.started,
-                seconds=seconds,
-                environment=around,
-                error=lost,
-            )
+            # It is not known any more on which machine it was.
+            environment = {**surroundings(task.work, task.threads), "machine": None}
+            message = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            lost = records.error("lost", message, str(error))
+            return task.record(pending.started, seconds, environment=environment, error=lost)
 
 
 @dataclass
 class _Pending:
-    """A task in Ray's hands."""
+    """A task that was handed to Ray."""
 
     task: Task
-    known: bool = False  # to have begun
+    begun: bool = False
 
     def __post_init__(self) -> None:
         self.started, self.clock = records.now(), time.monotonic()
 
 
 class _Board:
-    """Keeps the latest news of each run until the driver takes them."""
+    """Keeps the latest report of each run until the driver takes them."""
 
     def __init__(self) -> None:
         self._news: dict[str, tuple[int, int, str] | None] = {}
@@ -227,14 +215,14 @@ def _do(
     path: list[str],
 ) -> dict[str, Any]:
     """What Ray calls on a node."""
-    # Ray itself hands on the folder of the script only.
+    # Ray itself passes on the folder of the script only.
     sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
     task = Task.from_dict(order)
     last = 0.0
 
     def progress(*step: Any) -> None:
         nonlocal last
-        if time.monotonic() - last >= _PAUSE:
+        if time.monotonic() - last >= _REPORTS:
             last = time.monotonic()
             board.note.remote(task.run.id, step)
 
