@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import gflowout as gfo
-from gflowout.studies.demo.data import split
+from gflowout.demo.data import split
 
 START, ADDED = 20, 10
 COLOURS = {"mutual information": "#08519c", "random": "0.4"}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import gflowout as gfo
-from gflowout.studies.demo.data import photo_patches, split
+from gflowout.demo.data import photo_patches, split
 
 METHODS = {"plain network": "none", "MC dropout": "mc", "GFlowOut": "gflowout"}
 UNLIKE = ("new digits", "photographs")

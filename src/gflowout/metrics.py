@@ -1,1 +1,1 @@
-from gflowout.app.metrics import *  # noqa: D100, F403
+from gflowout.core.metrics import *  # noqa: D100, F403

@@ -15,18 +15,7 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from gflowout.cli import commands
-from gflowout.report import (
-    blocks,
-    build,
-    colours,
-    generic,
-    html,
-    latex,
-    markdown,
-    plots,
-    tables,
-    words,
-)
+from gflowout.report import build, generic, html, latex, markdown, plots, tables
 from gflowout.runs import Run, records
 from gflowout.studies.framework import plan, summary
 from gflowout.studies.framework.arms import ARMS
@@ -123,10 +112,11 @@ def test_negative_zero_is_zero():
 
 def test_the_paper_is_last():
     rows = [Row("a", [], "paper"), Row("b", []), Row("c", [], "other")]
-    names = [
-        (name, [i for i, _ in group]) for name, group in tables.groups(Table("", "", [], rows))
+    groups = [
+        (group.source, [line.position for line in group.lines])
+        for group in tables.groups(Table("", "", [], rows))
     ]
-    assert names == [("ours", [1]), ("other", [2]), ("paper", [0])]
+    assert groups == [("ours", [1]), ("other", [2]), ("paper", [0])]
 
 
 def test_notes_tell_how_many_runs():
@@ -194,7 +184,7 @@ EYES = {
 }
 
 
-@pytest.mark.parametrize("palette", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("palette", [plots.LIGHT, plots.DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("eyes", EYES)
 def test_methods_are_told_apart_by_everyone(palette, eyes):
     seen = [oklab(simulated(colour, EYES[eyes])) for colour in palette[:9]]
@@ -204,12 +194,12 @@ def test_methods_are_told_apart_by_everyone(palette, eyes):
 
 
 def test_a_method_has_one_colour_by_label_and_title():
-    found = colours.slots(["gflowout", "GFlowOut", "mine", "mc", "yours", "MC dropout"])
+    found = plots.slots(["gflowout", "GFlowOut", "mine", "mc", "yours", "MC dropout"])
     assert found["gflowout"] == found["GFlowOut"]
     assert found["mc"] == found["MC dropout"]
     assert len({found[name] for name in ("gflowout", "mc", "mine", "yours")}) == 4
-    many = colours.slots([f"name {i}" for i in range(40)])
-    assert set(many.values()) == set(range(len(colours.LIGHT)))
+    many = plots.slots([f"name {i}" for i in range(40)])
+    assert set(many.values()) == set(range(len(plots.LIGHT)))
 
 
 # From records
@@ -425,7 +415,7 @@ def test_numbers_that_json_lacks_become_null():
     assert found["series"][0]["error"] == [None, 0.1]
     heat = plots.data(Heat("t", "x", "y", [[float("nan"), 1.0]]), {})
     assert heat["values"] == [[None, 1.0]]
-    assert json.loads(plots.to_json(found)) == found
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_plots_that_follow_each_other_stand_together():
@@ -525,7 +515,8 @@ def test_pictures_go_from_certain_to_uncertain(page):
 def test_the_true_class_has_a_bar_even_if_it_is_improbable():
     shares = [0.3, 0.2, 0.2, 0.1, 0.1, 0.06, 0.04]
     picture = report_files.Picture("aaaa", "6", shares)
-    made = blocks._picture(picture, [str(each) for each in range(7)])
+    block = report_files.Pictures("", [str(each) for each in range(7)], [picture])
+    made = html.page(build.Report([build.Part("x", None, Section(blocks=[block]))]))
     assert re.findall(r'class="who( true)?" title="(\d)"', made) == [
         ("", "0"), ("", "1"), ("", "2"), ("", "3"), (" true", "6"),
     ]  # fmt: skip
@@ -561,6 +552,20 @@ def test_claims_are_told_by_verdict_and_many_untestable_ones_are_folded():
     assert "<details" in summary[summary.index("bad") : summary.index("c0")]
 
 
+def test_sections_without_records_make_a_page_with_an_intro():
+    sections = {"One <1>": Section(["a finding"]), "Two": Section(blocks=[Text(["text"])])}
+    made = build.of_sections(sections, ["What this is."], range(2), ["gflowout demo"])
+    assert made.facts.versions["torch"]
+    page = html.page(made, "Title")
+    summary = page[page.index("<h1>Title</h1>") : page.index("</section>")]
+    assert '<p class="lead">What this is.</p>' in summary
+    assert "studies" not in summary
+    assert "<h2>One &lt;1&gt;</h2>" in page
+    assert "<li>a finding</li>" in page
+    assert "<dt>Seeds</dt><dd>0, 1</dd>" in page
+    assert "<pre>gflowout demo</pre>" in page
+
+
 def test_checksums_are_named_by_data_and_short():
     def record(data, **sums):
         return {"data": data, "checksums": sums}
@@ -576,19 +581,20 @@ def test_checksums_are_named_by_data_and_short():
 
 
 def test_the_pages_files_are_part_of_the_package():
-    folder = files("gflowout.report") / "page"
+    folder = files("gflowout.report") / "templates"
     names = {each.name for each in folder.iterdir()}
-    assert {"page.html", "style.css", "axes.js", "plots.js", "page.js"} <= names
+    templates = {"page.html.jinja", "blocks.html.jinja", "style.css.jinja"}
+    assert templates | {"axes.js", "plots.js", "page.js", "glossary.toml"} <= names
 
 
 def test_words_are_explained_if_they_are_used(page):
-    assert set(words.METHODS) == set(ARMS)
+    assert set(html.GLOSSARY["methods"]) == {*ARMS, "variational", "masksembles"}
     told = page[page.index("words") : page.index('class="numbers"')]
     for name in (*report_files.TITLES, "accuracy", "NLL", "ECE"):
         assert f"<dt>{escape(name)}</dt>" in told, name
     assert "AUROC" not in told
-    assert words.measures(["AUPRC", "precision"]).keys() == {"AUPR"}
-    assert words.measures(["Dempster–Shafer AUROC"]).keys() == {"AUROC", "Dempster-Shafer"}  # noqa: RUF001
+    assert html.measures(["AUPRC", "precision"]).keys() == {"AUPR"}
+    assert html.measures(["Dempster–Shafer AUROC"]).keys() == {"AUROC", "Dempster-Shafer"}  # noqa: RUF001
 
 
 # Markdown and LaTeX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 import sys
@@ -15,23 +16,24 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import gflowout as gfo
-from gflowout import cli
+from gflowout import cli, studies
 from gflowout.cli import commands
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import MissingExtraError, require
-from gflowout.studies.demo import data, metrics, page, run, study
+from gflowout.studies import demo, demo_section
+from gflowout.studies import demo_data as data
 
 runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
 CARDS = 2
-"""Digits on the page of the test: its own number of them takes matplotlib ten seconds."""
+"""Digits on the page of the test."""
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "page.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "DRAWS", 4)
-        patch.setattr(page, "CARDS", CARDS)
+        patch.setattr(demo, "DRAWS", 4)
+        patch.setattr(demo_section, "CARDS", CARDS)
         result = runner.invoke(
             commands.app, ["demo", "--quick", "--epochs", "1", "--out", str(out)]
         )
@@ -101,7 +103,7 @@ class TestMetrics:
         # One draw, four images: confidences 0.9, 0.8, 0.6, 0.7; the third is wrong.
         probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])
         labels = torch.tensor([0, 1, 1, 0])
-        scores = metrics.inside(predictive(probabilities[None]), labels)
+        scores = demo.known_scores(predictive(probabilities[None]), labels)
         nll = -(math.log(0.9) + math.log(0.8) + math.log(0.4) + math.log(0.7)) / 4
         expected = {
             "accuracy": 0.75,
@@ -114,7 +116,7 @@ class TestMetrics:
 
     def test_scores_are_of_the_mean_probability(self):
         draws = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])
-        scores = metrics.inside(predictive(draws), torch.tensor([0]))
+        scores = demo.known_scores(predictive(draws), torch.tensor([0]))
         assert scores["nll"] == pytest.approx(-math.log(0.7), abs=1e-5)
         assert scores["brier"] == pytest.approx(2 * 0.3**2, abs=1e-5)
 
@@ -122,7 +124,7 @@ class TestMetrics:
         # Entropy grows from 0.9 to 0.5; AUROC is the share of (known, unknown) pairs in order.
         known = torch.tensor([[0.95, 0.05], [0.7, 0.3]])
         unknown = torch.tensor([[0.8, 0.2], [0.5, 0.5]])
-        scores = metrics.outside(predictive(known[None]), predictive(unknown[None]))
+        scores = demo.detection_scores(predictive(known[None]), predictive(unknown[None]))
         assert scores["auroc"] == pytest.approx(3 / 4)
         # Ranked: unknown, known, unknown, known: precision 1 and 2/3 at the two hits.
         assert scores["aupr"] == pytest.approx((1 + 2 / 3) / 2)
@@ -131,74 +133,83 @@ class TestMetrics:
     def test_mutual_information_tells_disagreement_from_noise(self):
         known = torch.tensor([[[0.5, 0.5]], [[0.5 + 1e-3, 0.5 - 1e-3]]])
         unknown = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]])
-        assert metrics.outside(predictive(known), predictive(unknown))["auroc_mi"] == 1
+        assert demo.detection_scores(predictive(known), predictive(unknown))["auroc_mi"] == 1
 
     def test_differences_are_paired_by_seed(self):
-        keys = [metric.key for metric in metrics.METRICS]
-        table = {
-            "mc": {key: [1.0, 5.0, 9.0] for key in keys},
+        scores = {
+            "mc": {key: [1.0, 5.0, 9.0] for key in demo_section.METRICS},
             # The same distance at every seed, far smaller than the spread between seeds.
-            "other": {key: [1.5, 5.5, 9.6] for key in keys},
+            "other": {key: [1.5, 5.5, 9.6] for key in demo_section.METRICS},
         }
-        found = {one.metric.key: one for one in metrics.differences(table, "mc")}
-        assert all(one.clear for one in found.values())
-        assert found["accuracy"].better
-        assert not found["nll"].better
-        assert found["nll"].mean == pytest.approx(1.6 / 3)
+        first, last = demo_section.findings(scores, 3)
+        assert first.startswith("other against mc: test acc. % better (+53.3, +39.0 to +67.7); ")
+        assert "test NLL worse (+0.533, +0.390 to +0.677)" in first
+        assert first.count(";") == len(demo_section.METRICS) - 1
+        assert "0 remain significant" not in last
 
     def test_findings_are_computed(self):
-        keys = [metric.key for metric in metrics.METRICS]
-        same = {key: [1.0, 2.0] for key in keys}
-        noisy = {key: [2.0, 1.0] for key in keys}
-        lines = metrics.findings({"mc": same, "noisy": noisy}, "mc", 2)
-        assert lines[0] == "noisy against mc, outside two standard errors: nothing."
+        same = {key: [1.0, 2.0] for key in demo_section.METRICS}
+        noisy = {key: [2.0, 1.0] for key in demo_section.METRICS}
+        lines = demo_section.findings({"mc": same, "noisy": noisy}, 2)
+        assert lines[0] == "noisy against mc: no significant difference."
+        assert "0 remain significant" in lines[-1]
         better = {**noisy, "nll": [0.5, 1.5]}
-        lines = metrics.findings({"mc": same, "better": better}, "mc", 2)
-        assert "test NLL better (-0.500 ± 0.000)" in lines[0]
-        # Two seeds leave one degree of freedom: P(|t| > 2) = 1 - 2 atan(2) / pi = 0.295.
-        assert "Of 9 comparisons with 2 seeds, about 3 " in lines[-1]
+        lines = demo_section.findings({"mc": same, "better": better, "noisy": noisy}, 2)
+        assert lines[0] == "better against mc: test NLL better (-0.500, -0.500 to -0.500)."
+        assert "Of 18 comparisons with 2 seeds, about 1 would differ by chance alone" in lines[-1]
+        assert "1 remain significant" in lines[-1]
+
+    def test_scores_that_are_not_a_number_are_not_compared(self):
+        scores = {key: [1.0, 2.0] for key in demo_section.METRICS}
+        none = {**scores, "auroc_mi": [math.nan, math.nan]}
+        lines = demo_section.findings({"mc": scores, "none": none}, 2)
+        assert "Of 8 comparisons" in lines[-1]
+        *_, cell = demo_section.table({"none": none}).rows[0].cells
+        assert cell.mean is None
 
     def test_one_seed_claims_nothing(self):
-        one = {metric.key: [1.0] for metric in metrics.METRICS}
-        (line,) = metrics.findings({"mc": one, "none": one}, "mc", 1)
-        assert "nothing can be said" in line
+        one = {key: [1.0] for key in demo_section.METRICS}
+        (line,) = demo_section.findings({"mc": one, "none": one}, 1)
+        assert "cannot be judged" in line
 
 
 class TestStudy:
     def test_same_seed_gives_the_same_figures(self):
         state = torch.random.get_rng_state()
-        first, again = (study.execute("gflowout", 1, 1) for _ in range(2))
+        first, again = (demo.execute("gflowout", 1, 1) for _ in range(2))
         assert torch.equal(torch.random.get_rng_state(), state)
         assert first.scores == again.scores
         assert first.angle_entropy == again.angle_entropy
         assert (first.probabilities == again.probabilities).all()
-        assert study.execute("gflowout", 2, 1).scores != first.scores
+        assert demo.execute("gflowout", 2, 1).scores != first.scores
 
     def test_methods_of_a_seed_see_the_same_images(self):
-        runs = [study.execute(name, 0, 1) for name in ("none", "mc")]
+        runs = [demo.execute(name, 0, 1) for name in ("none", "mc")]
         assert (runs[0].images == runs[1].images).all()
         assert (runs[0].labels == runs[1].labels).all()
 
     def test_the_ensemble_has_five_networks_of_its_own(self):
         example = data.split(0).train[0][:2]
-        ensemble = study._model("ensemble", 0, example)
+        ensemble = demo._model("ensemble", 0, example)
         assert len(ensemble.members) == 5
         assert (ensemble.predict(example).mutual_information() > 0).all()
-        again, other = (study._model("ensemble", seed, example) for seed in (0, 1))
+        again, other = (demo._model("ensemble", seed, example) for seed in (0, 1))
         assert torch.equal(again.predict(example).mean, ensemble.predict(example).mean)
         assert not torch.equal(other.predict(example).mean, ensemble.predict(example).mean)
 
     def test_every_method_is_one_of_the_library(self):
         from gflowout.methods import METHODS
 
-        assert {entry.method or name for name, entry in study.METHODS.items()} <= set(METHODS)
-        assert study.BASELINE in study.METHODS
+        assert {options.get("method", name) for name, options in demo.METHODS.items()} <= set(
+            METHODS
+        )
+        assert demo.BASELINE in demo.METHODS
 
 
 class TestCommand:
     def test_table_has_every_method_in_80_columns(self, quick):
         output, _ = quick
-        for name in study.METHODS:
+        for name in demo.METHODS:
             assert re.search(rf"^ *{name} ", output, re.MULTILINE)
         assert "…" not in output
         lines = [line for line in output.splitlines() if "page.html" not in line]
@@ -209,33 +220,41 @@ class TestCommand:
     def test_page_is_complete_and_needs_nothing_else(self, quick):
         _, out = quick
         text = out.read_text(encoding="utf-8")
-        for name in study.METHODS:
+        for name in demo.METHODS:
             assert f"Reliability diagram of {name}" in text
+            assert f"Entropy histograms of {name}" in text
         links = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text)
         assert links
         assert all(link.startswith(("data:", "#")) for link in links)
-        assert not re.search(r"url\((?!['\"]?#)|@import|<script|<link", text)
-        assert text.count("<svg") == 2 * len(study.METHODS) + 2 + CARDS
-        assert text.count("<svg") == text.count("</svg>")
-        ids = re.findall(r'<clipPath id="([^"]+)"', text)
-        assert len(ids) == len(set(ids))
+        assert not re.search(r"url\(|@import|<script src", text)
+        plots = json.loads(re.search(r'id="plots">(.*?)</script>', text)[1])["plots"]
+        assert len(plots) == 2 * len(demo.METHODS) + 2 + CARDS
+        assert text.count("data-plot=") == len(plots)
+        assert text.count("<img") == 3 + CARDS
+        assert "gflowout demo --seeds 2 --epochs 1" in text
+
+    def test_page_explains_every_method(self, quick):
+        _, out = quick
+        text = out.read_text(encoding="utf-8")
+        for name in demo.METHODS:
+            assert re.search(rf"<dt>([^<]+ \()?{name}\)?</dt>", text), name
 
     def test_page_has_the_numbers_of_the_table(self, quick):
         output, out = quick
         row = re.search(r"^ *gflowout +([\d.]+) +([\d.]+)", output, re.MULTILINE)
         assert row
         text = out.read_text(encoding="utf-8")
-        assert all(f">{number}<" in text for number in row.groups())
+        assert all(f">{number} <small>±" in text for number in row.groups())
 
     def test_only_the_page_is_left_behind(self, quick):
         _, out = quick
         assert [path.name for path in out.parent.iterdir()] == ["page.html"]
 
     def test_processes_give_the_same_runs(self, monkeypatch):
-        chosen = {name: study.METHODS[name] for name in ("mc", "id-gflowout")}
-        monkeypatch.setattr(run, "METHODS", chosen)
+        chosen = {name: demo.METHODS[name] for name in ("mc", "id-gflowout")}
+        monkeypatch.setattr(demo, "METHODS", chosen)
         both = [
-            run.train_all(run.Settings(seeds=1, epochs=1, jobs=jobs), Console(quiet=True))
+            demo.train_all(demo.Settings(seeds=1, epochs=1, jobs=jobs), Console(quiet=True))
             for jobs in (1, 2)
         ]
         assert [one.method for one in both[0]] == list(chosen)
@@ -251,7 +270,7 @@ class TestCommand:
         ],
     )
     def test_bad_options_are_refused_before_training(self, arguments, message, monkeypatch):
-        monkeypatch.setattr(run, "run", lambda *_: pytest.fail("trained"))
+        monkeypatch.setattr(demo_section, "run", lambda *_: pytest.fail("trained"))
         result = invoke("demo", *arguments)
         assert result.exit_code == 2
         assert message in re.sub(r"[\s│]+", " ", result.output)
@@ -260,7 +279,7 @@ class TestCommand:
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(run, "run", interrupted)
+        monkeypatch.setattr(demo_section, "run", interrupted)
         result = invoke("demo", "--out", str(tmp_path / "page.html"))
         assert result.exit_code == 130
         assert result.output.strip() == "interrupted"
@@ -284,9 +303,9 @@ class TestCommand:
 
 class TestExtras:
     def test_demo_without_scikit_learn_says_what_to_install(self, monkeypatch, tmp_path):
-        for name in [name for name in sys.modules if name.startswith("gflowout.studies.demo")]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(gfo, "demo")
+        for name in ("demo", "demo_data", "demo_section"):
+            monkeypatch.delitem(sys.modules, f"gflowout.studies.{name}")
+            monkeypatch.delattr(studies, name)
         monkeypatch.setitem(sys.modules, "sklearn", None)
         result = invoke("demo", "--out", str(tmp_path / "page.html"))
         assert result.exit_code == 1

@@ -64,15 +64,22 @@ def demo(
     """
     writable(out)
     with explained():
-        from gflowout.studies.demo.run import Settings, run
+        from gflowout.core.atomic_io import write_text
+        from gflowout.report import build, html
+        from gflowout.studies import demo, demo_section
 
-        settings = Settings(
+        settings = demo.Settings(
             seeds=seeds or (2 if quick else 5),
             epochs=epochs or (2 if quick else 60),
             jobs=jobs or (1 if quick else min(2, os.cpu_count() or 1)),
             quick=quick,
         )
-        run(settings, out)
+        sections = demo_section.run(settings)
+        report = build.of_sections(
+            sections, demo_section.INTRO, range(settings.seeds), [settings.command]
+        )
+        write_text(out, html.page(report, demo_section.TITLE))
+        typer.echo(f"\nPictures and explanations: {out}")
 
 
 @app.command(

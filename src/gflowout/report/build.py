@@ -1,7 +1,4 @@
-"""From a folder of records to what a report says: a part for each study, and the facts.
-
-Knows the studies, but no format.
-"""
+"""From a folder of records to the content of a report: a part for each study, and its origin."""
 
 from __future__ import annotations
 
@@ -14,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gflowout.core import checks
+from gflowout.core.text import counted
 from gflowout.report import generic, tables
-from gflowout.runs import Run, records
+from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
 from gflowout.studies.framework import summary
-from gflowout.studies.framework.content import Section, Table
+from gflowout.studies.framework.content import Claim, Section, Table
 from gflowout.studies.framework.plan import presets_of
 from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
 
@@ -54,10 +52,17 @@ class Part:
         """Its heading."""
         return self.name if self.study is None else self.study.title
 
+    @property
+    def extent(self) -> str:
+        """How many runs and seeds; empty if there are none."""
+        if not self.runs:
+            return ""
+        return f"{counted(self.runs, 'run')}, {counted(len(self.seeds), 'seed')}"
+
 
 @dataclass(frozen=True)
 class Facts:
-    """What figures come from.
+    """Where the numbers come from.
 
     Attributes:
         runs: How many are done.
@@ -72,7 +77,7 @@ class Facts:
         threads: Per run.
         started: Date of the first run.
         ended: Date of the last.
-        commands: That make it all again.
+        commands: That reproduce the report.
     """
 
     runs: int = 0
@@ -89,6 +94,13 @@ class Facts:
     ended: str = ""
     commands: Sequence[str] = ()
 
+    @property
+    def packages(self) -> str:
+        """Names of packages with their versions."""
+        return ", ".join(
+            f"{name} {' and '.join(versions)}" for name, versions in self.versions.items()
+        )
+
 
 @dataclass(frozen=True)
 class Report:
@@ -96,17 +108,29 @@ class Report:
 
     Attributes:
         parts: The paper's studies in their order, then the user's own.
-        facts: What the figures come from.
+        facts: Where the numbers come from.
         groups: Numbers of the user's own studies, for plain tables.
+        intro: Sentences at the top of the page, in place of a summary of all parts.
     """
 
     parts: Sequence[Part]
     facts: Facts = field(default_factory=Facts)
     groups: Sequence[summary.Group] = ()
+    intro: Sequence[str] = ()
+
+    @property
+    def claims(self) -> list[tuple[Part, Claim]]:
+        """Claims of the paper and of the user's own studies, with the part they belong to."""
+        return [
+            (part, claim)
+            for part in self.parts
+            if part.study is None or part.study.paper
+            for claim in part.section.claims
+        ]
 
     @property
     def warning(self) -> str:
-        """What is to be said before all else; empty if there is nothing."""
+        """What is said before all else; empty if there is nothing."""
         tiny = [part.name for part in self.parts if "smoke" in part.presets]
         if not tiny:
             return ""
@@ -135,9 +159,9 @@ def build(
         ValueError: If a study or a metric is not there.
     """
     folder = Path(folder)
-    kept = read(folder, studies)
+    done = read(folder, studies)
     by_study: dict[tuple[str, bool], list[Record]] = {}
-    for record in kept:
+    for record in done:
         by_study.setdefault((record["study"], _is_ours(record)), []).append(record)
     papers = [name for name in STUDIES if (name, True) in by_study]
     parts = []
@@ -146,17 +170,32 @@ def build(
         parts.append(_part(name, study, study.section(own), own))
     # Trials are steps on the way, and of interest where there is nothing else.
     others = sorted(name for name, ours in by_study if not ours and not (papers and name == TUNING))
-    plain = [record for name in others for record in by_study[name, False]]
-    found: list[summary.Group] = []
-    if plain:
-        found = summary.groups(plain, metrics or ("*",))
-    elif metrics:
+    if metrics and not others:
         raise ValueError("--metric is for studies from files, and there is none here")
+    plain = [record for name in others for record in by_study[name, False]]
+    groups = summary.groups(plain, metrics or ("*",)) if plain else []
     for name in others:
         own = by_study[name, False]
-        mine = [group for group in found if group.study == name]
-        parts.append(_part(name, None, generic.section(own, mine), own))
-    return Report(parts, _facts(folder, kept, parts), found)
+        section = generic.section(own, [group for group in groups if group.study == name])
+        parts.append(_part(name, None, section, own))
+    return Report(parts, _facts(folder, done, parts), groups)
+
+
+def of_sections(
+    sections: Mapping[str, Section],
+    intro: Sequence[str],
+    seeds: Sequence[int],
+    commands: Sequence[str],
+) -> Report:
+    """A report on what was measured just now, on this machine, and left no records."""
+    facts = Facts(
+        seeds=seeds,
+        versions={name: [number] for name, number in environment.versions().items()},
+        machines=[machine(environment.machine())],
+        commands=commands,
+    )
+    parts = [Part(title, None, section) for title, section in sections.items()]
+    return Report(parts, facts, intro=intro)
 
 
 def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -168,19 +207,30 @@ def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:
         ValueError: If a study has no record.
     """
     records.must_be_folder(folder)
-    found = records.read(folder, records.DONE)
-    if not found:
+    done = records.read(folder, records.DONE)
+    if not done:
         raise NothingDoneError(f"{folder}: no run is done here")
-    known = list(dict.fromkeys(record["study"] for record in found))
+    names = list(dict.fromkeys(record["study"] for record in done))
     for name in studies:
-        if name not in known:
+        if name not in names:
             raise ValueError(
-                f"study must be one of those with a run that is done, {', '.join(sorted(known))}, "
-                f"got {name!r}{checks.suggest(name, known)}"
+                f"study must be one of those with a run that is done, {', '.join(sorted(names))}, "
+                f"got {name!r}{checks.suggest(name, names)}"
             )
-    if not studies:
-        return found
-    return [record for record in found if record["study"] in studies]
+    return [record for record in done if not studies or record["study"] in studies]
+
+
+def machine(description: Mapping[str, Any]) -> str:
+    """A description from :func:`gflowout.runs.environment.machine` in words."""
+    gpus = Counter(description.get("gpus") or ())
+    memory = description.get("memory_gb")
+    parts = [
+        f"{description['cores']} cores of {description['cpu']}",
+        f"{memory} GiB of memory" if memory else "",
+        ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "no GPU",
+        str(description["system"]),
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _is_ours(record: Record) -> bool:
@@ -202,103 +252,84 @@ def _part(name: str, study: Study | None, section: Section, own: Sequence[Record
         if isinstance(block, Table):
             tables.check(block)
     seeds = sorted({int(record["seed"]) for record in own})
-    known = [] if study is None else presets_of(study, own)
-    return Part(name, study, section, len(own), seeds, known)
+    return Part(name, study, section, len(own), seeds, presets_of(study, own) if study else [])
 
 
-def _facts(folder: Path, kept: Sequence[Record], parts: Sequence[Part]) -> Facts:
-    runs = [record for record in kept if record["study"] != TUNING] or list(kept)
+def _facts(folder: Path, done: Sequence[Record], parts: Sequence[Part]) -> Facts:
+    runs = [record for record in done if record["study"] != TUNING] or list(done)
     versions: dict[str, dict[str, None]] = {}
-    for record in kept:
+    for record in done:
         for package, version in record["versions"].items():
             versions.setdefault(package, {})[version] = None
     commits = Counter(
         f"{record['commit']['id'][:12]}{', with changes' if record['commit']['dirty'] else ''}"
-        for record in kept
+        for record in done
         if record["commit"]
     )
-    done = {record["id"] for record in kept}
-    studies = {record["study"] for record in kept}
+    ids = {record["id"] for record in done}
+    studies = {record["study"] for record in done}
     failed = {
         record["id"]
         for record in records.read(folder, records.FAILED)
-        if record["study"] in studies and record["id"] not in done
+        if record["study"] in studies and record["id"] not in ids
     }
     return Facts(
-        runs=len(kept),
-        trials=sum(record["study"] == TUNING for record in kept),
+        runs=len(done),
+        trials=sum(record["study"] == TUNING for record in done),
         failed=len(failed),
-        seconds=sum(float(record["seconds"]) for record in kept),
+        seconds=sum(float(record["seconds"]) for record in done),
         data=_data(runs),
         seeds=sorted({int(record["seed"]) for record in runs}),
-        versions={package: list(found) for package, found in versions.items()},
+        versions={package: list(numbers) for package, numbers in versions.items()},
         commits=[name for name, _ in commits.most_common()],
-        machines=list(dict.fromkeys(_machine(record["machine"]) for record in kept)),
-        threads=sorted({int(record["threads"]) for record in kept}),
-        started=min(record["started"] for record in kept)[:10],
-        ended=max(record["ended"] for record in kept)[:10],
-        commands=_commands(folder, kept, parts),
+        machines=list(dict.fromkeys(machine(record["machine"]) for record in done)),
+        threads=sorted({int(record["threads"]) for record in done}),
+        started=min(record["started"] for record in done)[:10],
+        ended=max(record["ended"] for record in done)[:10],
+        commands=_commands(folder, done, parts),
     )
 
 
 def _data(runs: Sequence[Record]) -> dict[str, str]:
-    """Names of data, and of their parts, with checksums."""
-    found: dict[str, dict[str, None]] = {str(record["data"]): {} for record in runs}
+    """Names of data, and of their parts, with the first digits of their checksums."""
+    sums: dict[str, dict[str, None]] = {str(record["data"]): {} for record in runs}
     for record in runs:
+        own = str(record["data"])
         for part, text in record["checksums"].items():
-            own = str(record["data"])
-            name = own if part == own else f"{own}, {part}"
-            found.setdefault(name, {})[str(text)] = None
-    return {name: _short(list(sums)) for name, sums in sorted(found.items())}
+            sums.setdefault(own if part == own else f"{own}, {part}", {})[str(text)] = None
+    return {name: _short(list(texts)) for name, texts in sorted(sums.items())}
 
 
 def _short(sums: Sequence[str]) -> str:
-    """The first letters of a checksum: records have them all."""
     if not sums:
         return ""
-    kind, _, digits = sums[0].rpartition(":")
-    text = f"{kind}:{digits[:16]}" if kind else digits[:16]
+    kind, colon, digits = sums[0].rpartition(":")
+    text = f"{kind}{colon}{digits[:16]}"
     return text if len(sums) == 1 else f"{text} and {len(sums) - 1} more"
 
 
-def _machine(found: Mapping[str, Any]) -> str:
-    """The class of a machine in words."""
-    gpus = Counter(found.get("gpus") or ())
-    parts = [
-        f"{found['cores']} cores of {found['cpu']}",
-        f"{found['memory_gb']} GiB of memory" if found.get("memory_gb") else "",
-        ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "no GPU",
-        str(found["system"]),
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _commands(folder: Path, kept: Sequence[Record], parts: Sequence[Part]) -> list[str]:
-    where, made = _where(folder)
+def _commands(folder: Path, done: Sequence[Record], parts: Sequence[Part]) -> list[str]:
+    where, commands = _where(folder)
     for part in parts:
-        if part.study is None and part.name != TUNING:
-            file = shlex.quote(f"{part.name}.yaml")
-            made.append(f"gflowout study run {file} --out {where}")
-        elif part.study is not None:
-            own = [Run.from_dict(record) for record in kept if record["study"] == part.name]
-            data = (
-                " --data-dir data"
-                if any(name for run in own for name in part.study.needs(run))
-                else ""
-            )
-            choice = f"  # PRESET: {', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
-            made += [
-                f"gflowout study run {part.name} --preset {preset} --out {where}{data}"
-                f"{choice if preset == 'PRESET' else ''}"
-                for preset in part.presets or ["PRESET"]
-            ]
-    return [*made, f"gflowout report {where} -o report.html"]
+        if part.study is None:
+            if part.name != TUNING:
+                file = shlex.quote(f"{part.name}.yaml")
+                commands.append(f"gflowout study run {file} --out {where}")
+            continue
+        runs = [Run.from_dict(record) for record in done if record["study"] == part.name]
+        data = " --data-dir data" if any(any(part.study.needs(run)) for run in runs) else ""
+        start, end = f"gflowout study run {part.name} --preset", f"--out {where}{data}"
+        commands += [f"{start} {preset} {end}" for preset in part.presets]
+        if not part.presets:
+            choice = f"{', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
+            commands.append(f"{start} PRESET {end}  # PRESET: {choice}")
+    return [*commands, f"gflowout report {where} -o report.html"]
 
 
 def _where(folder: Path) -> tuple[str, list[str]]:
-    """The folder as commands name it, and a word on where they are given.
+    """The folder as commands name it, and a comment that says where to give them.
 
-    Pages are shared, so they tell no path of this machine.
+    Pages are shared, so they contain no path of this machine.
     """
     if not folder.is_absolute():
         return shlex.quote(folder.as_posix()), []

@@ -1,7 +1,4 @@
-"""What a report says of a study that it knows nothing about: all its numbers, as they are.
-
-Turns groups of records into :mod:`gflowout.studies.framework.content`.
-"""
+"""The section of a study that the report does not know: all its numbers, in tables and plots."""
 
 from __future__ import annotations
 
@@ -28,30 +25,20 @@ PLOTTED = 4
 
 _HIGH = ("accuracy", "auroc", "aupr", "auprc", "f1", "precision", "recall")
 _LOW = ("nll", "loss", "ece", "brier", "fpr95", "error", "rmse", "mae")
-_EPOCHS = ("valid/nll", "valid/accuracy", "loss", "train/loss")
+_EPOCHS = ("valid/nll", "valid/accuracy")
+"""Metrics of an epoch that get a curve."""
 
 
-def section(records: Sequence[Mapping[str, Any]], found: Sequence[Group]) -> Section:
+def section(records: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> Section:
     """The section of a study.
 
     Args:
         records: Of its runs that are done.
-        found: The same in groups, from :func:`gflowout.studies.framework.summary.groups`.
+        groups: The same in groups, from :func:`gflowout.studies.framework.summary.groups`.
     """
-    blocks: list[Block] = []
-    data = list(dict.fromkeys(group.data for group in found))
-    for name in data:
-        part = [group for group in found if group.data == name]
-        metrics = list(dict.fromkeys(key for group in part for key in group.metrics))
-        columns = [Column(metric, better(metric), digits=4) for metric in metrics]
-        rows = [
-            Row(_name(group), [_cell(group.metrics.get(metric, [])) for metric in metrics])
-            for group in part
-        ]
-        blocks.append(Table(name, "method", columns, rows))
-    blocks += _bars(found, data)
-    blocks += _epochs(records, data)
-    return Section(blocks=blocks, data=data)
+    data = list(dict.fromkeys(group.data for group in groups))
+    tables = [_table(name, [group for group in groups if group.data == name]) for name in data]
+    return Section(blocks=[*tables, *_bars(groups, data), *_epochs(records, data)], data=data)
 
 
 def better(metric: str) -> Better | None:
@@ -66,6 +53,16 @@ def better(metric: str) -> Better | None:
     if any(word in _LOW for word in words):
         return "low"
     return "high" if any(word in _HIGH for word in words) else None
+
+
+def _table(data: str, groups: Sequence[Group]) -> Table:
+    metrics = list(dict.fromkeys(metric for group in groups for metric in group.metrics))
+    columns = [Column(metric, better(metric), digits=4) for metric in metrics]
+    rows = [
+        Row(_name(group), [_cell(group.metrics.get(metric, [])) for metric in metrics])
+        for group in groups
+    ]
+    return Table(data, "method", columns, rows)
 
 
 def _name(group: Group) -> str:
@@ -83,59 +80,49 @@ def _cell(values: Sequence[float]) -> Cell:
     return Cell(mean, None if math.isnan(error) else error, len(values))
 
 
-def _bars(found: Sequence[Group], data: Sequence[str]) -> list[Block]:
-    names = [name for group in found for name in group.metrics if better(name)]
-    metrics = sorted(dict.fromkeys(names), key=lambda name: not name.startswith("test"))[:PLOTTED]
-    methods = list(dict.fromkeys(_name(group) for group in found))
-    cells = {(_name(group), group.data): group.metrics for group in found}
+def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[Block]:
+    names = dict.fromkeys(name for group in groups for name in group.metrics if better(name))
+    metrics = sorted(names, key=lambda name: not name.startswith("test"))[:PLOTTED]
+    values = {(_name(group), group.data): group.metrics for group in groups}
+    methods = list(dict.fromkeys(method for method, _ in values))
+    if len(methods) < 2:
+        return []
+
+    def cells(method: str, metric: str) -> list[Cell]:
+        return [_cell(values.get((method, name), {}).get(metric, [])) for name in data]
+
     return [
-        Bars(
-            metric,
-            metric,
-            data,
-            [
-                (each, [_cell(cells.get((each, name), {}).get(metric, [])) for name in data])
-                for each in methods
-            ],
-        )
+        Bars(metric, metric, data, [(method, cells(method, metric)) for method in methods])
         for metric in metrics
-        if len(methods) > 1
     ]
 
 
 def _epochs(records: Sequence[Mapping[str, Any]], data: Sequence[str]) -> list[Block]:
-    """Curves over epochs of what training kept, where every run of a method has its epoch."""
+    """Curves over epochs: the mean over runs of a method that have kept the epoch."""
     values: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
     for record in records:
         for line in record["epochs"]:
-            if not isinstance(line, Mapping):
+            kept = numbers(line) if isinstance(line, Mapping) else {}
+            if "epoch" not in kept:
                 continue
-            kept = numbers(line)
-            epoch = kept.pop("epoch", None)
-            if epoch is None:
-                continue
-            for metric in _EPOCHS:
-                if metric in kept:
-                    by_method = values.setdefault((record["data"], metric), {})
-                    by_method.setdefault(record["method"], {}).setdefault(epoch, []).append(
-                        kept[metric]
-                    )
-    made: list[Block] = []
+            for metric in kept.keys() & _EPOCHS:
+                methods = values.setdefault((record["data"], metric), {})
+                points = methods.setdefault(record["method"], {})
+                points.setdefault(kept["epoch"], []).append(kept[metric])
+    curves: list[Block] = []
     for name in data:
-        for metric in _EPOCHS[:2]:
+        for metric in _EPOCHS:
             series = [
                 _mean_curve(method, points)
                 for method, points in values.get((name, metric), {}).items()
                 if len(points) > 1
             ]
             if series:
-                made.append(Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
-    return made
+                curves.append(Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
+    return curves
 
 
 def _mean_curve(title: str, points: Mapping[float, list[float]]) -> Series:
-    x = sorted(points)
-    pairs = [mean_error(points[each]) for each in x]
-    errors = [error for _, error in pairs]
-    known = not any(math.isnan(error) for error in errors)
-    return Series(title, x, [mean for mean, _ in pairs], errors if known else None)
+    epochs = sorted(points)
+    means, errors = zip(*(mean_error(points[epoch]) for epoch in epochs), strict=True)
+    return Series(title, epochs, means, None if any(map(math.isnan, errors)) else errors)

@@ -9,50 +9,24 @@ import re
 import unicodedata
 
 from gflowout.report import tables
-from gflowout.report.build import Part, Report
-from gflowout.studies.framework.content import OURS, Column, Table
+from gflowout.report.build import Report
+from gflowout.studies.framework.content import Table
 
 WIDE = 6
 """Tables of more columns are set smaller."""
 
 _SIGNS = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%",
+    "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "[": "{[}",  # or it would be an option of the line break before it
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    "·": r"$\cdot$",
-    "°": r"$^\circ$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "→": r"$\rightarrow$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≠": r"$\neq$",
-    "≈": r"$\approx$",
-    "∞": r"$\infty$",
-    "√": r"$\surd$",
-    "²": r"$^2$",
-    "³": r"$^3$",
-    "\N{MINUS SIGN}": r"$-$",
-    "\N{EN DASH}": "--",
-    "\N{EM DASH}": "---",
-    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
-    "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "±": r"$\pm$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$", "·": r"$\cdot$", "°": r"$^\circ$", "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$", "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "≠": r"$\neq$",
+    "≈": r"$\approx$", "∞": r"$\infty$", "√": r"$\surd$", "²": r"$^2$", "³": r"$^3$",
+    "\N{MINUS SIGN}": r"$-$", "\N{EN DASH}": "--", "\N{EM DASH}": "---",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'", "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
     "\N{NO-BREAK SPACE}": "~",
-}
+}  # fmt: skip
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)$")
 _AS_LATIN = {"ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H", "IOTA": "I",
              "KAPPA": "K", "MU": "M", "NU": "N", "OMICRON": "O", "RHO": "P", "TAU": "T",
@@ -65,44 +39,34 @@ def document(report: Report) -> str:
     Args:
         report: From :func:`gflowout.report.build.build`.
     """
-    made = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
+    lines = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
     if report.warning:
-        made.append(f"% {report.warning}")
+        lines.append(f"% {report.warning}")
     for part in report.parts:
-        found = [block for block in part.section.blocks if isinstance(block, Table)]
-        if found:
-            made.append(f"% {_one_line(part.title)}")
-        made += [table(block, _label(part, place)) for place, block in enumerate(found)]
-    return "\n\n".join(made) + "\n"
+        contents = [block for block in part.section.blocks if isinstance(block, Table)]
+        if contents:
+            lines.append(f"% {_one_line(part.title)}")
+        name = re.sub(r"[^A-Za-z0-9]+", "-", part.name).strip("-")
+        lines += [table(block, f"tab:{name}-{place}") for place, block in enumerate(contents, 1)]
+    return "\n\n".join(lines) + "\n"
 
 
 def table(content: Table, label: str = "") -> str:
-    """A table as a float.
-
-    Args:
-        content: The table.
-        label: To refer to it; empty for none.
-    """
-    marked = tables.best(content)
+    """A table as a float, with a label to refer to it unless that is empty."""
     wide = len(content.columns) + 1
     lines: list[str] = []
-    groups = tables.groups(content)
-    for source, rows in groups:
-        if len(groups) > 1 or source != OURS:
-            rule = [r"\midrule"] if lines else []
-            head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(tables.heading(source))}}}}} \\"
-            lines += [*rule, head]
-        for index, row in rows:
-            cells = []
-            for place, (cell, column) in enumerate(zip(row.cells, content.columns, strict=True)):
-                mean, error = tables.figure(cell, column)
-                text = escape(mean)
-                text = rf"\textbf{{{text}}}" if (index, place) in marked else text
-                cells.append(text + (rf" {{\scriptsize$\pm$ {error}}}" if error else ""))
-            lines.append(" & ".join([escape(row.title), *cells]) + r" \\")
-    parts = [_ended(content.title), content.caption, tables.note([content])]
-    caption = " ".join(escape(part) for part in parts if part)
-    heads = " & ".join([escape(content.head), *(_head(column) for column in content.columns)])
+    for group in tables.groups(content):
+        if group.heading:
+            head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(group.heading)}}}}} \\"
+            lines += [r"\midrule", head] if lines else [head]
+        for line in group.lines:
+            cells = [escape(line.title), *map(_figure, line.figures)]
+            lines.append(" & ".join(cells) + r" \\")
+    title = (
+        content.title if not content.title or content.title[-1] in ".?!" else f"{content.title}."
+    )
+    caption = escape(f"{title} {tables.caption(content)}")
+    heads = [content.head, *map(tables.heading, content.columns)]
     return "\n".join(
         [
             r"\begin{table}[htbp]",
@@ -113,7 +77,7 @@ def table(content: Table, label: str = "") -> str:
             r"\begin{adjustbox}{max width=\textwidth}",
             rf"\begin{{tabular}}{{l{'r' * len(content.columns)}}}",
             r"\toprule",
-            heads + r" \\",
+            " & ".join(map(escape, heads)) + r" \\",
             r"\midrule",
             *lines,
             r"\bottomrule",
@@ -124,11 +88,16 @@ def table(content: Table, label: str = "") -> str:
     )
 
 
-def escape(text: str) -> str:
-    r"""Text that LaTeX sets as it is.
+def _figure(figure: tables.Figure) -> str:
+    text = rf"\textbf{{{escape(figure.mean)}}}" if figure.best else escape(figure.mean)
+    return text + (rf" {{\scriptsize$\pm$ {figure.error}}}" if figure.error else "")
 
-    Letters with accents stay; other signs beyond ASCII become commands where there are some, and a
-    question mark where not.
+
+def escape(text: str) -> str:
+    r"""Text that LaTeX shows unchanged.
+
+    Letters with accents stay; other characters beyond ASCII become commands, or a question mark
+    where there is no command.
 
     Examples:
         >>> print(escape("50 % of a_b, GFlowOut, β = 0"))
@@ -155,16 +124,3 @@ def _sign(sign: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(str(text).split())
-
-
-def _ended(text: str) -> str:
-    return text if not text or text[-1] in ".?!" else f"{text}."
-
-
-def _head(column: Column) -> str:
-    unit = " (%)" if column.percent and "%" not in column.title else ""
-    return escape(f"{column.title}{unit} {tables.ARROWS[column.better]}".strip())
-
-
-def _label(part: Part, place: int) -> str:
-    return "tab:" + re.sub(r"[^A-Za-z0-9]+", "-", part.name).strip("-") + f"-{place + 1}"

@@ -6,11 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from gflowout.core.text import duration, markdown_table
+from gflowout.core.text import counted, duration, markdown_table
 from gflowout.report import plots, tables
 from gflowout.report.build import Part, Report
 from gflowout.studies.framework import summary
-from gflowout.studies.framework.content import Claim, Column, Row, Table, Text
+from gflowout.studies.framework.content import OURS, Claim, Table, Text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
 _INSIDE = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
@@ -24,26 +24,25 @@ def document(report: Report) -> str:
     """
     if all(part.study is None for part in report.parts) and report.groups:
         return summary.markdown(list(report.groups)) + "\n"
-    claims = [
-        (part, claim)
-        for part in report.parts
-        if part.study is None or part.study.paper
-        for claim in part.section.claims
-    ]
-    warning = [f"**{_escape(report.warning)}**"] if report.warning else []
-    made = ["# Results", *warning, _told(report)]
-    if claims:
-        made += ["## What the paper says, and what became of it here", _claims(claims)]
+    paragraphs = ["# Results"]
+    if report.warning:
+        paragraphs.append(f"**{_escape(report.warning)}**")
+    paragraphs.append(_extent(report))
+    if report.claims:
+        paragraphs += [
+            "## What the paper says, and what became of it here",
+            _claims(report.claims),
+        ]
     for part in report.parts:
-        made += _part(part)
-    return "\n\n".join([*made, *_facts(report)]) + "\n"
+        paragraphs += _part(part)
+    return "\n\n".join([*paragraphs, *_facts(report)]) + "\n"
 
 
 def table(content: Table) -> str:
-    """A table: the best figures bold, the paper's rows last and labelled.
+    """A table: the best numbers bold, the paper's rows last and labelled.
 
     Examples:
-        >>> from gflowout.studies.framework.content import Cell
+        >>> from gflowout.studies.framework.content import Cell, Column, Row
         >>> print(table(Table("", "method", [Column("NLL", "low", 2)], [
         ...     Row("mc", [Cell(0.5, 0.1, 3)]), Row("none", [Cell(0.25, 0.1, 3)]),
         ...     Row("mc", [Cell(0.3)], "paper")])))
@@ -53,18 +52,22 @@ def table(content: Table) -> str:
         | none        | **0.25 ± 0.10** |
         | mc, *paper* |            0.30 |
     """
-    marked = tables.best(content)
-    rows = [[_escape(content.head), *(_head(column) for column in content.columns)]]
-    for source, group in tables.groups(content):
-        label = "" if source == "ours" else f", *{_escape(source)}*"
+    heads = [_escape(tables.heading(column)) for column in content.columns]
+    rows = [[_escape(content.head), *heads]]
+    for group in tables.groups(content):
+        source = "" if group.source == OURS else f", *{_escape(group.source)}*"
         rows += [
-            [_escape(row.title) + label, *_cells(row, index, content.columns, marked)]
-            for index, row in group
+            [_escape(line.title) + source, *map(_figure, line.figures)] for line in group.lines
         ]
     return markdown_table(rows, right=True)
 
 
-def _told(report: Report) -> str:
+def _figure(figure: tables.Figure) -> str:
+    text = _escape(figure.mean) + (f" ± {figure.error}" if figure.error else "")
+    return f"**{text}**" if figure.best else text
+
+
+def _extent(report: Report) -> str:
     facts = report.facts
     trials = f" ({facts.trials} of them to tune)" if facts.trials else ""
     return (
@@ -76,99 +79,76 @@ def _told(report: Report) -> str:
 
 
 def _claims(claims: Sequence[tuple[Part, Claim]]) -> str:
-    rows = [["claim", "study", "here", "why"]]
+    lines = ["| claim | study | here | why |", "|---|---|---|---|"]
     for part, claim in claims:
-        texts = (claim.claim, part.name, claim.verdict, claim.why)
-        row = [_escape(text).replace("\n", " ") for text in texts]
-        row[2] = f"**{row[2]}**"
-        rows.append(row)
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---|---|---|---|", *lines[1:]])
+        texts = map(_escape, (claim.claim, part.name, claim.verdict, claim.why))
+        lines.append("| {} | {} | **{}** | {} |".format(*texts))
+    return "\n".join(lines)
 
 
 def _part(part: Part) -> list[str]:
-    named = f"{part.study.paper} of the paper" if part.study and part.study.paper else ""
-    where = f" ({_escape(named or 'not in the paper')})" if part.study else ""
-    made = [f"## {_escape(part.title)}"]
+    section = part.section
+    paragraphs = [f"## {_escape(part.title)}"]
     if part.study:
-        made.append(f"{_escape(part.study.question)}{where}")
-    if part.section.findings:
-        made.append("\n".join(f"- {_escape(text)}" for text in part.section.findings))
-    if part.section.claims and part.study and not part.study.paper:  # others stand at the top
-        made.append(_claims([(part, claim) for claim in part.section.claims]))
-    for block in part.section.blocks:
+        where = f"{part.study.paper} of the paper" if part.study.paper else "not in the paper"
+        paragraphs.append(f"{_escape(part.study.question)} ({_escape(where)})")
+    if section.findings:
+        paragraphs.append(_listed(section.findings))
+    if section.claims and part.study and not part.study.paper:  # the paper's are at the top
+        paragraphs.append(_claims([(part, claim) for claim in section.claims]))
+    for block in section.blocks:
         if isinstance(block, Text):
-            made += _text(block)
+            paragraphs += _text(block)
         elif isinstance(block, Table):
-            told = " ".join(filter(None, [block.caption, tables.note([block])]))
-            made += [
-                f"**{_escape(block.title)}**",
-                table(block),
-                *([_escape(told)] if told else []),
-            ]
-    count = sum(isinstance(block, plots.PLOTS) for block in part.section.blocks)
-    seeds = len(part.seeds)
+            caption = _escape(tables.caption(block))
+            paragraphs += [f"**{_escape(block.title)}**", table(block)]
+            paragraphs += [caption] if caption else []
     if part.runs:
-        also = f" {count} plot{'' if count == 1 else 's'} in the page." if count else ""
-        made.append(
-            f"{part.runs} run{'' if part.runs == 1 else 's'}, {seeds} "
-            f"seed{'' if seeds == 1 else 's'}.{also}"
-        )
-    return made
+        count = sum(isinstance(block, plots.PLOTS) for block in section.blocks)
+        more = f" {counted(count, 'plot')} in the page." if count else ""
+        paragraphs.append(f"{part.extent}.{more}")
+    return paragraphs
 
 
 def _text(block: Text) -> list[str]:
     folded = tables.folded(block)
     if folded is None:
         return [_escape(text) for text in block.paragraphs]
-    listed = "\n".join(f"- {_escape(text)}" for text in block.paragraphs)
-    return [f"<details><summary>{html.escape(folded)}</summary>", listed, "</details>"]
+    summary_line = f"<details><summary>{html.escape(folded)}</summary>"
+    return [summary_line, _listed(block.paragraphs), "</details>"]
 
 
 def _facts(report: Report) -> list[str]:
     facts = report.facts
-    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in facts.versions.items())
     lines = [
         ("Data", "; ".join(_by_name(facts.data))),
         ("Seeds", ", ".join(map(str, facts.seeds))),
-        ("Versions", versions),
+        ("Versions", facts.packages),
         ("Code", "; ".join(facts.commits)),
         ("Machine", "; ".join(facts.machines)),
         ("Failed and left out", f"{facts.failed} of the runs" if facts.failed else ""),
     ]
-    told = "\n".join(f"- {name}: {_escape(text)}" for name, text in lines if text)
-    made = ["## How it was made", told] if told else []
+    known = "\n".join(f"- {name}: {_escape(text)}" for name, text in lines if text)
+    paragraphs = ["## How it was made", known] if known else []
     if facts.commands:
-        made.append("```sh\n" + "\n".join(facts.commands) + "\n```")
-    return made
+        paragraphs.append("```sh\n" + "\n".join(facts.commands) + "\n```")
+    return paragraphs
 
 
-def _head(column: Column) -> str:
-    unit = " (%)" if column.percent and "%" not in column.title else ""
-    return f"{_escape(column.title)}{unit} {tables.ARROWS[column.better]}".strip()
-
-
-def _cells(
-    row: Row, index: int, columns: Sequence[Column], marked: set[tuple[int, int]]
-) -> list[str]:
-    made = []
-    for place, (cell, column) in enumerate(zip(row.cells, columns, strict=True)):
-        mean, error = tables.figure(cell, column)
-        text = _escape(mean) + (f" ± {error}" if error else "")
-        made.append(f"**{text}**" if (index, place) in marked else text)
-    return made
+def _listed(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {_escape(text)}" for text in texts)
 
 
 def _escape(text: str) -> str:
-    """Text that Markdown takes as it is."""
-    found = _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
-    return _INSIDE.sub("_", found)  # an underscore inside a word is no emphasis
+    """Text that Markdown shows unchanged."""
+    escaped = _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+    return _INSIDE.sub("_", escaped)  # an underscore inside a word is no emphasis
 
 
 def _by_name(data: Iterable[str]) -> list[str]:
-    """Names of data, those of parts gathered: "mnist, train" and "mnist, test" are one."""
+    """Names of data with their parts: "mnist (train, test)" for "mnist, train", "mnist, test"."""
     parts: dict[str, list[str]] = {}
     for name in data:
         own, _, part = name.partition(", ")
         parts.setdefault(own, []).extend([part] if part else [])
-    return [f"{own} ({', '.join(each)})" if each else own for own, each in parts.items()]
+    return [f"{own} ({', '.join(names)})" if names else own for own, names in parts.items()]

@@ -1,20 +1,63 @@
-"""What tables and texts of all formats have in common: figures as text, which are best, what folds.
-
-Knows nothing of any format.
-"""
+"""What tables and texts of all formats share: numbers as text, the best of a column, folding."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from gflowout.studies.framework.content import OURS, PAPER, Cell, Column, Row, Table, Text
+from gflowout.studies.framework.content import OURS, PAPER, Cell, Column, Table, Text
 
 ARROWS = {"high": "↑", "low": "↓", None: ""}
 FOLDED = 6
-"""Longer lists of details are folded away."""
-PAPERS = "Figures of the paper"
-"""Heading above rows that were taken from it."""
+"""Longer lists of details are folded."""
+HEADINGS = {OURS: "Measured here", PAPER: "Figures of the paper"}
+"""Above the rows of a source."""
+
+
+class Figure(NamedTuple):
+    """A cell as text, its value to sort by, and whether it is the best of its column."""
+
+    mean: str
+    error: str
+    value: float | None
+    best: bool
+
+
+class Line(NamedTuple):
+    """A row as text, with its position in the table."""
+
+    position: int
+    title: str
+    figures: list[Figure]
+
+
+class Group(NamedTuple):
+    """Rows of one source; the heading is empty where all rows are ours."""
+
+    source: str
+    heading: str
+    lines: list[Line]
+
+
+def groups(table: Table) -> list[Group]:
+    """Rows as text, by source: ours first, the paper's last."""
+    marked = best(table)
+    sources = sorted(
+        dict.fromkeys(row.source for row in table.rows),
+        key=lambda source: (source != OURS, source == PAPER),
+    )
+    lines: dict[str, list[Line]] = {source: [] for source in sources}
+    for index, row in enumerate(table.rows):
+        figures = [
+            Figure(*figure(cell, column), cell.mean, (index, place) in marked)
+            for place, (cell, column) in enumerate(zip(row.cells, table.columns, strict=True))
+        ]
+        lines[row.source].append(Line(index, row.title, figures))
+    return [
+        Group(source, "" if sources == [OURS] else HEADINGS.get(source, source), lines[source])
+        for source in sources
+    ]
 
 
 def figure(cell: Cell, column: Column) -> tuple[str, str]:
@@ -36,17 +79,27 @@ def figure(cell: Cell, column: Column) -> tuple[str, str]:
         return "-", ""
     if math.isnan(cell.mean):
         return "NaN", ""
-    return _number(cell.mean, column), (
-        "" if cell.error is None or math.isnan(cell.error) else _number(cell.error, column)
-    )
+    error = None if cell.error is None or math.isnan(cell.error) else cell.error
+    return _number(cell.mean, column), "" if error is None else _number(error, column)
+
+
+def heading(column: Column, space: str = " ") -> str:
+    """Title, unit and direction of a column, with this space between them.
+
+    Examples:
+        >>> heading(Column("accuracy", "high", percent=True)), heading(Column("seconds"))
+        ('accuracy (%) ↑', 'seconds')
+    """
+    unit = "(%)" if column.percent and "%" not in column.title else ""
+    return space.join(filter(None, [column.title, unit, ARROWS[column.better]]))
 
 
 def best(table: Table) -> set[tuple[int, int]]:
-    """Places (row, column) of the best figures: for each source and column the best as shown.
+    """Places (row, column) of the best numbers: for each source and column the best as shown.
 
     A column is marked where at least two rows can be compared and they do not all show the same.
     """
-    found: set[tuple[int, int]] = set()
+    places: set[tuple[int, int]] = set()
     for source in dict.fromkeys(row.source for row in table.rows):
         for place, column in enumerate(table.columns):
             if column.better is None:
@@ -59,34 +112,15 @@ def best(table: Table) -> set[tuple[int, int]]:
             if len(set(values.values())) < 2:
                 continue
             top = max(values.values()) if column.better == "high" else min(values.values())
-            found |= {(index, place) for index, value in values.items() if value == top}
-    return found
-
-
-def groups(table: Table) -> list[tuple[str, list[tuple[int, Row]]]]:
-    """Rows with their index, by source: ours first, the paper's last."""
-    rows = list(enumerate(table.rows))
-    sources = sorted(
-        dict.fromkeys(row.source for row in table.rows),
-        key=lambda source: (source != OURS, source == PAPER),
-    )
-    return [(name, [pair for pair in rows if pair[1].source == name]) for name in sources]
-
-
-def heading(source: str) -> str:
-    """What stands above the rows of a source.
-
-    Examples:
-        >>> heading("paper")
-        'Figures of the paper'
-    """
-    return {OURS: "Measured here", PAPER: PAPERS}.get(source, source)
+            places |= {(index, place) for index, value in values.items() if value == top}
+    return places
 
 
 def note(tables: Iterable[Table]) -> str:
-    """What figures are: means over how many runs, whether there are errors, what is marked.
+    """What the numbers are: means over how many runs, whether there are errors, what is marked.
 
     Examples:
+        >>> from gflowout.studies.framework.content import Row
         >>> column = Column("nll", "low")
         >>> note([Table("", "", [column], [Row("a", [Cell(1, 0.1, 3)]), Row("b", [Cell(2)])])])
         'Mean ± standard error over 3 runs. Bold: best.'
@@ -106,8 +140,13 @@ def note(tables: Iterable[Table]) -> str:
     return " ".join(parts)
 
 
+def caption(table: Table) -> str:
+    """The table's own caption and the note on its numbers."""
+    return " ".join(filter(None, [table.caption, note([table])]))
+
+
 def folded(text: Text) -> str | None:
-    """What stands for a text that is folded away; ``None`` for one that is not.
+    """The visible line of a text that is folded; ``None`` for one that is not.
 
     Examples:
         >>> folded(Text(["One.", "Two."])), folded(Text(["One."], "Details"))
@@ -122,19 +161,14 @@ def folded(text: Text) -> str | None:
     return f"{len(text.paragraphs)} sentences: {start} ..."
 
 
-def check(table: Table) -> Table:
-    """Return a table whose rows fit its columns.
-
-    Raises:
-        ValueError: If one does not.
-    """
+def check(table: Table) -> None:
+    """Refuse a table whose rows do not fit its columns."""
     for row in table.rows:
         if len(row.cells) != len(table.columns):
             raise ValueError(
                 f"table {table.title!r}: row {row.title!r} has {len(row.cells)} cells for "
                 f"{len(table.columns)} columns"
             )
-    return table
 
 
 def _comparable(cell: Cell) -> bool:
@@ -142,5 +176,5 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _number(value: float, column: Column) -> str:
-    shown = f"{100 * value if column.percent else value:.{column.digits}f}"
-    return "0" + shown[2:] if shown.startswith("-0") and not float(shown) else shown
+    text = f"{100 * value if column.percent else value:.{column.digits}f}"
+    return "0" + text[2:] if text.startswith("-0") and not float(text) else text

@@ -1,4 +1,4 @@
-"""Networks so small that every mask can be enumerated, and estimators of a posterior's gradient.
+"""Networks whose masks can be enumerated, posteriors over these, and estimators of their gradient.
 
 Two sites of four units, one example, and a q(z) whose second site depends on the first. Negative
 ELBO and evidence are exact sums over all 256 masks.
@@ -6,7 +6,6 @@ ELBO and evidence are exact sums over all 256 masks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,21 +41,24 @@ class Problem:
 
 
 def problems(seed: int = 0) -> list[Problem]:
-    """Return an MLP with masks at both hidden layers, and a posterior of 16 equal modes."""
+    """An MLP with masks at both hidden layers, and a posterior of 16 equal modes.
+
+    The seed is that of the MLP's weights and its example.
+    """
     draws = torch.Generator().manual_seed(seed)
     sizes = [(4, UNITS), (UNITS, UNITS), (3, UNITS)]
     first, second, last = (1.5 * torch.randn(*size, generator=draws) for size in sizes)
     hidden = torch.tanh(first.T @ torch.randn(4, generator=draws))
 
     def mlp(masks: Tensor) -> Tensor:
-        one, other = by_site(masks)
-        output = (torch.tanh((one * hidden) @ second.T) * other) @ last.T
+        early, late = by_site(masks)
+        output = (torch.tanh((early * hidden) @ second.T) * late) @ last.T
         return output.log_softmax(-1)[..., 0]
 
     def pairs(masks: Tensor) -> Tensor:
-        """Each of four labels wants one unit of a pair, one unit at each site: as in XOR."""
-        one, other = by_site(masks)
-        output = torch.distributions.Normal(1.5 * (one + other), 0.5, validate_args=False)
+        """Each of four labels is explained by one unit of a pair, one at each site, as in XOR."""
+        early, late = by_site(masks)
+        output = torch.distributions.Normal(1.5 * (early + late), 0.5, validate_args=False)
         log_prob: Tensor = output.log_prob(torch.tensor(1.5))  # type: ignore[no-untyped-call]
         return log_prob.sum(-1)
 
@@ -108,7 +110,7 @@ class Posterior:
         return self.second.unsqueeze(1) + (2 * earlier - 1) @ self.link
 
     def walk(self, choose: Callable[[int, Tensor], Tensor], masks: int) -> Walk:
-        """Go through the sites, for some masks per step chosen from a site and its logits."""
+        """Choose the masks of one site after the other, from a site and its logits."""
         seen = self.first.new_zeros(len(self.first), masks, 0)
         logits: list[Tensor] = []
         for site in range(2):
@@ -142,7 +144,7 @@ class Walk:
 
 def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
     """Exact expectation over all masks, [steps]."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS))).unsqueeze(0)
+    masks = all_masks().unsqueeze(0)
     parts = by_site(masks.expand(len(posterior.first), -1, -1))
     walk = posterior.walk(lambda site, _: parts[site], masks.shape[1])
     log_q = total(walk.log_q())
@@ -151,8 +153,12 @@ def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
 
 def log_evidence(problem: Problem) -> Tensor:
     """Exact log p(y | x) over all masks."""
-    masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=2 * UNITS)))
-    return problem.log_reward(masks).logsumexp(-1)
+    return problem.log_reward(all_masks()).logsumexp(-1)
+
+
+def all_masks() -> Tensor:
+    """Every mask of both sites, [256, 2 * UNITS]."""
+    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * (2 * UNITS))
 
 
 def by_site(values: Tensor) -> list[Tensor]:
@@ -183,9 +189,7 @@ The uniform numbers are [steps, BUDGET, 2 * UNITS].
 def trajectory_balance(log_z: Tensor | None) -> Estimator:
     """Half of the on-policy loss, whose gradient is that of the reverse KL divergence.
 
-    Args:
-        log_z: The estimate of log Z; ``None`` for the mean over the step's masks, the log-variance
-            form.
+    Without an estimate of log Z it is the mean over the step's masks, the log-variance form.
     """
 
     def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
@@ -203,9 +207,7 @@ def trajectory_balance(log_z: Tensor | None) -> Estimator:
 
 def reinforce(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
     """REINFORCE on log q - log R; the baseline is the mean of the step's other masks."""
-    walk = posterior.draw(uniform)
-    log_q = total(walk.log_q())
-    cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
+    log_q, cost = _log_q_and_cost(problem, posterior, uniform)
     return ((cost - _others_mean(cost)) * log_q).mean(-1)
 
 
@@ -218,9 +220,7 @@ class RunningReinforce:
 
     def __call__(self, problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
         """Take the steps one after the other."""
-        walk = posterior.draw(uniform)
-        log_q = total(walk.log_q())
-        cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
+        log_q, cost = _log_q_and_cost(problem, posterior, uniform)
         baselines = []
         for mean in cost.mean(-1).tolist():
             earlier = 0.0 if self.mean is None else self.mean
@@ -241,14 +241,29 @@ def reinforce_kl(problem: Problem, posterior: Posterior, uniform: Tensor) -> Ten
     return (total(kl) + total(scores)).mean(-1)
 
 
-def arm_two_passes(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM as in the method "contextual": all sites flipped together, each pass its own logits."""
-    return _arm_together(problem, posterior, uniform, own_logits=True)
+def arm_two_passes(own_logits: bool) -> Estimator:
+    """ARM as in the method "contextual": all sites are flipped together.
 
+    Args:
+        own_logits: Whether the second pass has its own logits, or those of the first, as if they
+            did not depend on earlier masks.
+    """
 
-def arm_first_logits(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM with the logits of the first pass only: as if they did not depend on earlier masks."""
-    return _arm_together(problem, posterior, uniform, own_logits=False)
+    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
+        uniform = uniform[:, : BUDGET // 2]
+        true, pseudo = posterior.draw(uniform), posterior.draw(1 - uniform)
+        kl = true.kl(problem.prior)
+        sites = zip(
+            by_site(uniform),
+            true.logits,
+            pseudo.logits if own_logits else true.logits,
+            _costs(problem, true, kl),
+            _costs(problem, pseudo, pseudo.kl(problem.prior)),
+            strict=True,
+        )
+        return total([*kl, *(arm(*site) for site in sites)]).mean(-1)
+
+    return loss
 
 
 def arm_rollouts(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
@@ -285,7 +300,10 @@ def relaxed(temperature: float) -> Estimator:
 
 
 def estimators(problem: Problem, posterior: Posterior) -> dict[str, Estimator]:
-    """All that are compared, by the name in the tables; the problem is for estimates of log Z."""
+    """All that are compared, by the name in the tables.
+
+    Estimates of log Z come from the problem and the posterior, which is for one step.
+    """
     # Where learning log Z on-policy ends: the mean of log R - log q.
     learned = -negative_elbo(problem, posterior)[0]
     return {
@@ -295,8 +313,8 @@ def estimators(problem: Problem, posterior: Posterior) -> dict[str, Estimator]:
         "TB, exact log Z": trajectory_balance(log_evidence(problem)),
         "TB, learned log Z": trajectory_balance(learned),
         "TB, batch log Z": trajectory_balance(None),
-        "ARM, two passes": arm_two_passes,
-        "ARM, two passes, first logits": arm_first_logits,
+        "ARM, two passes": arm_two_passes(own_logits=True),
+        "ARM, two passes, first logits": arm_two_passes(own_logits=False),
         "ARM, a pass per site": arm_rollouts,
         "relaxed, temperature 0.1": relaxed(0.1),
         "relaxed, temperature 0.5": relaxed(0.5),
@@ -309,29 +327,18 @@ def _evaluate(network: Network, masks: Tensor) -> Tensor:
 
 
 def _costs(problem: Problem, walk: Walk, kl: list[Tensor]) -> list[Tensor]:
-    """What each site's mask brings about: the NLL, and the KL divergence of the later site."""
+    """The cost that each site's mask affects: the NLL, and the KL divergence of the later site."""
     nll = -_evaluate(problem.log_likelihood, walk.masks)
     return [nll + kl[1].detach(), nll]
 
 
-def _arm_together(
-    problem: Problem, posterior: Posterior, uniform: Tensor, own_logits: bool
-) -> Tensor:
-    uniform = uniform[:, : BUDGET // 2]
-    true, pseudo = posterior.draw(uniform), posterior.draw(1 - uniform)
-    kl = true.kl(problem.prior)
-    loss = total(kl)
-    sites = zip(
-        by_site(uniform),
-        true.logits,
-        pseudo.logits if own_logits else true.logits,
-        _costs(problem, true, kl),
-        _costs(problem, pseudo, pseudo.kl(problem.prior)),
-        strict=True,
-    )
-    for site in sites:
-        loss = loss + arm(*site)
-    return loss.mean(-1)
+def _log_q_and_cost(
+    problem: Problem, posterior: Posterior, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of drawn masks and its difference to their log-reward, [steps, masks]."""
+    walk = posterior.draw(uniform)
+    log_q = total(walk.log_q())
+    return log_q, log_q.detach() - _evaluate(problem.log_reward, walk.masks)
 
 
 def _others_mean(values: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""How good is the gradient of a mask posterior? Bias, variance and cost of its estimators.
+"""``gflowout study estimators``: bias, variance and cost of gradient estimators for a posterior.
 
 On networks with few units every mask can be enumerated, so the gradient of the negative ELBO for
 the logits of q(z) is known exactly. Each estimator gets the same budget: masks run through the
-network per step. Needs the extra ``demo`` (rich and matplotlib) to show and write the results.
+network per step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gflowout.bench import environment
+from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
 from gflowout.studies.enumerable import (
     BASELINE,
@@ -35,16 +37,14 @@ from gflowout.studies.enumerable import (
 FORMAT = 1
 STEPS = 40_000
 QUICK_STEPS = 2_000
-PURPOSE = "gflowout study estimators"
 
-Row = dict[str, Any]
 CHUNK = 500
 """Steps computed at once."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What many steps say of an estimator.
+    """Bias and variance of an estimator, from many steps.
 
     Attributes:
         bias: Length of the mean error over that of the exact gradient, sampling noise taken off.
@@ -78,7 +78,13 @@ def gradients(
 
 
 def quality(rows: Tensor, exact: Tensor, resamples: int = 1000) -> Quality:
-    """Compare gradients of many steps, [steps, parameters], with the exact one, [parameters]."""
+    """Compare gradients of many steps with the exact one.
+
+    Args:
+        rows: [steps, parameters].
+        exact: [parameters].
+        resamples: Number of bootstrap samples.
+    """
     errors = (rows - exact).double()
     steps, size = len(errors), exact.double().norm()
     variances = errors.var(0)
@@ -104,7 +110,11 @@ def quality(rows: Tensor, exact: Tensor, resamples: int = 1000) -> Quality:
 def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) -> dict[str, float]:
     """Time of a step relative to :data:`BASELINE`, every round measuring all side by side.
 
-    The median over rounds is returned; steps are taken at once, as a batch of examples would.
+    Args:
+        problem: Network and prior.
+        posterior: For one step.
+        rounds: The median over these is returned.
+        steps: Computed at once, like a batch of that many examples.
     """
     draws = torch.Generator().manual_seed(0)
     uniform = torch.rand(steps, BUDGET, 2 * UNITS, generator=draws)
@@ -124,11 +134,23 @@ def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) 
     return {name: median(values) for name, values in ratios.items()}
 
 
-# The study: table, record and plot
+# The command: all estimators on all problems, as a record, a table and a plot
+
+Row = dict[str, Any]
+COLUMNS: Mapping[str, Callable[[Row], str]] = {
+    "bias, %": lambda row: f"{100 * row['bias']:.1f}",
+    "95 % interval": lambda row: f"{100 * row['bias_low']:.1f} to {100 * row['bias_high']:.1f}",
+    "max z": lambda row: f"{row['max_z']:.1f}",
+    "length": lambda row: f"{row['length']:.3f}",
+    "variance": lambda row: f"{row['variance']:.4f}",
+    "ratio": lambda row: f"{row['variance_ratio']:.2f}",
+    "cost": lambda row: f"{row['cost']:.2f}",
+}
+"""Columns of the tables: how each shows a row."""
 
 
 def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, Any]:
-    """Measure all estimators on all problems, show and write the result.
+    """Measure all estimators on all problems, print and write the result.
 
     Args:
         out: Folder for ``estimators.json``, ``.md`` and ``.svg``; made if it does not exist.
@@ -139,28 +161,34 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
     Returns:
         The record that was written.
     """
-    console = require("rich.console", extra="demo", purpose=PURPOSE).Console()
-    require("matplotlib", extra="demo", purpose=PURPOSE)
+    console = _optional("rich.console").Console()
+    _optional("matplotlib")
+    settings = {"steps": steps, "seed": seed, "rounds": rounds, "masks_per_step": BUDGET}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = {
-            problem.name: measure(problem, steps, seed, rounds) for problem in problems(seed)
-        }
+        tables = {problem.name: measure(problem, steps, seed, rounds) for problem in problems(seed)}
         record = {
             "format": FORMAT,
             "environment": environment(),
-            "settings": {"steps": steps, "seed": seed, "rounds": rounds, "masks_per_step": BUDGET},
-            "problems": results,
+            "settings": settings,
+            "problems": tables,
         }
     finally:
         torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "estimators.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    (out / "estimators.md").write_text(markdown(results), encoding="utf-8")
-    plot(results, out / "estimators.svg")
-    for name, rows in results.items():
-        console.print(shown(name, rows))
+    write_text(out / "estimators.json", json.dumps(record, indent=2) + "\n")
+    write_text(out / "estimators.md", markdown(tables))
+    plot(tables, out / "estimators.svg")
+    for name, rows in tables.items():
+        grid = _optional("rich.table").Table(
+            title=f"Gradient of the ELBO, {name}", title_justify="left"
+        )
+        grid.add_column("estimator")
+        for heading in COLUMNS:
+            grid.add_column(heading, justify="right")
+        for row in rows:
+            grid.add_row(row["estimator"], *_cells(row))
+        console.print(grid)
     console.print(f"Record, table and plot: {out}", highlight=False)
     return record
 
@@ -168,66 +196,43 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
 def measure(problem: Problem, steps: int, seed: int, rounds: int) -> list[Row]:
     """One row per estimator: its name, its quality and its cost."""
     posterior = Posterior.random(seed)
-    step = posterior.repeat(1)
-    exact = step.gradient(negative_elbo(problem, step))[0]
+    single = posterior.repeat(1)
+    exact = single.gradient(negative_elbo(problem, single))[0]
     times = costs(problem, posterior, rounds)
     rows = []
     for name, estimator in estimators(problem, posterior).items():
         drawn = gradients(estimator, problem, posterior, steps, seed + 1)
-        scores = dataclasses.asdict(quality(drawn, exact))
-        rows.append({"estimator": name, **scores, "cost": times[name]})
+        rows.append(
+            {
+                "estimator": name,
+                **dataclasses.asdict(quality(drawn, exact)),
+                "cost": times[name],
+            }
+        )
     base = next(row for row in rows if row["estimator"] == BASELINE)
     for row in rows:
         row["variance_ratio"] = row["variance"] / base["variance"]
     return rows
 
 
-HEADINGS = ("bias, %", "95 % interval", "max z", "length", "variance", "ratio", "cost")
-
-
-def cells(row: Row) -> list[str]:
-    """The figures of a row as text, in the order of ``HEADINGS``."""
-    return [
-        f"{100 * row['bias']:.1f}",
-        f"{100 * row['bias_low']:.1f} to {100 * row['bias_high']:.1f}",
-        f"{row['max_z']:.1f}",
-        f"{row['length']:.3f}",
-        f"{row['variance']:.4f}",
-        f"{row['variance_ratio']:.2f}",
-        f"{row['cost']:.2f}",
-    ]
-
-
-def markdown(results: dict[str, list[Row]]) -> str:
-    """Tables for a page of the documentation."""
+def markdown(tables: Mapping[str, Sequence[Row]]) -> str:
+    """A table per problem for a page of the documentation."""
     lines = []
-    for name, rows in results.items():
-        lines += [f"### {name}", "", f"| estimator | {' | '.join(HEADINGS)} |"]
-        lines += ["|---" * (len(HEADINGS) + 1) + "|"]
-        lines += [f"| {row['estimator']} | {' | '.join(cells(row))} |" for row in rows]
+    for name, rows in tables.items():
+        lines += [f"### {name}", "", f"| estimator | {' | '.join(COLUMNS)} |"]
+        lines += ["|---" * (len(COLUMNS) + 1) + "|"]
+        lines += [f"| {row['estimator']} | {' | '.join(_cells(row))} |" for row in rows]
         lines.append("")
     return "\n".join(lines)
 
 
-def shown(name: str, rows: list[Row]) -> Any:
-    """A table for the terminal."""
-    table = require("rich.table", extra="demo", purpose=PURPOSE).Table(
-        title=f"Gradient of the ELBO, {name}", title_justify="left"
+def plot(tables: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Draw bias and variance of every estimator, a row of panels per problem, as SVG."""
+    figure = _optional("matplotlib.figure").Figure(
+        figsize=(9, 3.2 * len(tables)), layout="constrained"
     )
-    table.add_column("estimator")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(row["estimator"], *cells(row))
-    return table
-
-
-def plot(results: dict[str, list[Row]], path: Path) -> None:
-    """Draw bias and variance of every estimator, a row of panels per problem."""
-    figures = require("matplotlib.figure", extra="demo", purpose=PURPOSE)
-    figure = figures.Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
-    panels = figure.subplots(len(results), 2, sharey="row", squeeze=False)
-    for (left, right), (name, rows) in zip(panels, results.items(), strict=True):
+    panels = figure.subplots(len(tables), 2, sharey="row", squeeze=False)
+    for (left, right), (name, rows) in zip(panels, tables.items(), strict=True):
         names = [row["estimator"] for row in rows]
         bias = [100 * row["bias"] for row in rows]
         ends = [
@@ -247,7 +252,14 @@ def plot(results: dict[str, list[Row]], path: Path) -> None:
         right.invert_yaxis()
         for axes in (left, right):
             axes.grid(axis="x", alpha=0.3)
-    with require("matplotlib", extra="demo", purpose=PURPOSE).rc_context(
-        {"svg.hashsalt": "gflowout", "svg.fonttype": "none"}
-    ):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    style = {"svg.hashsalt": "gflowout", "svg.fonttype": "none"}
+    with _optional("matplotlib").rc_context(style):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _cells(row: Row) -> list[str]:
+    return [show(row) for show in COLUMNS.values()]
+
+
+def _optional(module: str) -> Any:
+    return require(module, extra="demo", purpose="gflowout study estimators")

@@ -1,7 +1,7 @@
-"""The demo's data: scikit-learn's digits, turned digits, and pieces of photographs.
+"""The demo's data: scikit-learn's digits, rotated digits, and patches of photographs.
 
 All of it ships with scikit-learn. Images are rows of 64 grey values from 0 to 16, as scikit-learn
-has them, until :meth:`Split.normalise`. Knows nothing of models.
+has them, until :meth:`Split.normalise`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 from torch.nn import functional as F
+
+from gflowout.core.optional import require
+
+require("sklearn", extra="demo", purpose="gflowout demo")
 
 SIDE = 8
 WHITE = 16.0
@@ -41,11 +44,9 @@ class Split:
 
 
 def split(seed: int) -> Split:
-    """Split the digits at random.
+    """Split the digits at random; the same seed gives the same split."""
+    from sklearn.datasets import load_digits
 
-    Args:
-        seed: The same seed gives the same split.
-    """
     digits = load_digits()
     images = torch.as_tensor(digits.data, dtype=torch.float32)
     labels = torch.as_tensor(digits.target, dtype=torch.long)
@@ -56,7 +57,7 @@ def split(seed: int) -> Split:
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn images about their centre, counter-clockwise; what comes in from outside is black.
+    """Rotate images counter-clockwise about their centre; pixels from outside are black.
 
     Args:
         images: [batch, 64].
@@ -82,12 +83,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def rotated(images: Tensor, seed: int) -> Tensor:
-    """Turn every image by its own angle, uniform between -90 and 90 degrees.
-
-    Args:
-        images: [batch, 64].
-        seed: The same seed gives the same angles.
-    """
+    """Rotate every image [batch, 64] by its own angle, uniform between -90 and 90 degrees."""
     uniform = torch.rand(len(images), generator=torch.Generator().manual_seed(seed))
     return rotate(images, (2 * uniform - 1) * MAX_TURN)
 
@@ -102,6 +98,8 @@ def photo_patches(count: int, seed: int) -> Tensor:
     Returns:
         [count, 64], from 0 (black) to 16 (white).
     """
+    from sklearn.datasets import load_sample_images
+
     generator = torch.Generator().manual_seed(seed)
     photos = [torch.tensor(photo).float().mean(-1) for photo in load_sample_images().images]
     patches = []
