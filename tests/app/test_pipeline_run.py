@@ -13,10 +13,11 @@ import torch
 from pipeline_files import patients, write_digits
 
 import gflowout as gfo
-from gflowout.app import build, evaluation, metrics, run, sources
+from gflowout.app import build, evaluation, run, sources
 from gflowout.app.build import plan
 from gflowout.app.config import Config, ConfigError, flat, read, with_changes
 from gflowout.app.predict import predict
+from gflowout.core import metrics
 from gflowout.data.batches import Batches
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.shifts import rotate

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout.app import files, metrics
+from gflowout.app import files
 from gflowout.app.config import ConfigError, is_file
 from gflowout.app.preprocess import Images, Problem, Target
 from gflowout.app.tasks import Part
-from gflowout.core import checks
+from gflowout.core import checks, metrics
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive

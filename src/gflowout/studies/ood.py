@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from gflowout.app import evaluation, metrics
+from gflowout.app import evaluation
 from gflowout.app.tasks import Part
+from gflowout.core import metrics
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
