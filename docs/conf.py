@@ -30,7 +30,7 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#9ecae1", "color-brand-content": "#9ecae1"},
 }
 
-# Headings are targets, as on GitHub: [records](runs.md#records).
+# Headings are targets, as on GitHub: [records](../guides/runs.md#records).
 myst_heading_anchors = 3
 myst_enable_extensions: list[str] = []
 
@@ -53,7 +53,8 @@ def setup(app: Any) -> None:
 
 def _front_page(app: Any, name: str, source: list[str]) -> None:
     """The README is the front page on GitHub; here it is the index."""
-    source[0] = source[0].replace("](../README.md", "](index.md")
+    up = "../" * name.count("/")
+    source[0] = source[0].replace(f"]({up}../README.md", f"]({up}index.md")
 
 
 def _skip(app: Any, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/idea.md: ``python docs/img/idea.py`` writes idea.svg beside itself.
+"""Draws the picture of docs/start/idea.md: ``python docs/img/idea.py`` writes idea.svg here.
 
 A network of six hidden units has 64 masks, few enough to weigh each one exactly. The learned
 posterior is compared with that, and each mask is drawn as the function that it leaves.

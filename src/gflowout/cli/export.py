@@ -53,7 +53,7 @@ def export(
     """Write a trained model as one file that predicts with uncertainty, without this library.
 
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
-    one row or more. See docs/deployment.md.
+    one row or more. See docs/guides/deployment.md.
     """
     from gflowout.cli.train import _told
     from gflowout.export import formats

@@ -87,7 +87,7 @@ def train(
     """Train a model on a data set or on your own files.
 
     Call it again with the same folder to go on after an interruption. Options here go before the
-    configuration file, `--set` before both. See docs/command-line.md for every key.
+    configuration file, `--set` before both. See docs/reference/command-line.md for every key.
     """
     if out is None and not dry_run:
         raise typer.BadParameter("is needed, unless with --dry-run", param_hint="--out")

@@ -1,6 +1,6 @@
 """Many runs: studies, engines that do their runs, and one record for each.
 
-Knows nothing of training, data or models: a run is a named piece of work. See ``docs/runs.md``.
+A run is a name and a function; it may do any work. See ``docs/guides/runs.md``.
 """
 
 from __future__ import annotations

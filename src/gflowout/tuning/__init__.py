@@ -1,6 +1,6 @@
 """Tuning: search over any option, on validation data, with the same budget for every method.
 
-Stands on :mod:`gflowout.runs`: a trial is a run with a record. See ``docs/tuning.md``.
+Each trial is a run of :mod:`gflowout.runs` with a record. See ``docs/guides/tuning.md``.
 """
 
 from __future__ import annotations
