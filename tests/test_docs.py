@@ -96,8 +96,11 @@ def public(module: str) -> set[str]:
     loaded = importlib.import_module(module)
     names = getattr(loaded, "__all__", None)
     if names is None:
+        # A module that was moved keeps its old path: one line that imports all from the new one.
+        moved = re.match(r"from (\S+) import \*", inspect.getsource(loaded))
+        origin = moved[1] if moved else module
         own = vars(loaded).items()
-        names = [name for name, value in own if getattr(value, "__module__", "") == module]
+        names = [name for name, value in own if getattr(value, "__module__", "") == origin]
     values = {name: getattr(loaded, name) for name in names if not name.startswith("_")}
     return {
         name
