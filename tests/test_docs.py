@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,19 @@ def test_integrations_are_documented() -> None:
     }
     assert offered <= set(documented())
     assert {"gflowout", "gflowout.methods", "gflowout.training"} <= set(documented())
+
+
+def test_the_layers_of_the_design_are_the_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = "\n".join(settings["contracts"][0]["layers"])
+    assert f"```text\n{layers}\n```" in (DOCS / "internals" / "design.md").read_text()
+
+
+def test_source_files_that_pages_name_exist() -> None:
+    lost = []
+    for page in (DOCS / "internals").glob("*.md"):
+        for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|json|md))`", page.read_text()):
+            places = (ROOT, ROOT / "src" / "gflowout")
+            if not any((place / name).exists() for place in places) and "whole_site" not in name:
+                lost.append(f"{page.name}: {name}")
+    assert not lost, lost
