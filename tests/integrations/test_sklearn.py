@@ -619,7 +619,7 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
         import warnings
         warnings.filterwarnings("ignore")
         import gflowout.integrations
-        from gflowout.extras import MissingExtraError
+        from gflowout.core.optional import MissingExtraError
         try:
             import gflowout.integrations.sklearn
         except MissingExtraError as error:
