@@ -46,15 +46,8 @@ python_maximum_signature_line_length = 88
 
 
 def setup(app: Any) -> None:
-    """Two adjustments that no option makes."""
-    app.connect("source-read", _front_page)
+    """One adjustment that no option makes."""
     app.connect("autodoc-skip-member", _skip)
-
-
-def _front_page(app: Any, name: str, source: list[str]) -> None:
-    """The README is the front page on GitHub; here it is the index."""
-    up = "../" * name.count("/")
-    source[0] = source[0].replace(f"]({up}../README.md", f"]({up}index.md")
 
 
 def _skip(app: Any, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:

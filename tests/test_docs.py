@@ -41,7 +41,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def links() -> Iterator[tuple[Path, str]]:
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
             if "://" not in target:
                 yield page, target
