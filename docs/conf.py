@@ -30,7 +30,7 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#9ecae1", "color-brand-content": "#9ecae1"},
 }
 
-# Headings are targets, as on GitHub: [records](runs.md#records).
+# Headings are targets, as on GitHub: [records](../guides/runs.md#records).
 myst_heading_anchors = 3
 myst_enable_extensions: list[str] = []
 
@@ -46,14 +46,8 @@ python_maximum_signature_line_length = 88
 
 
 def setup(app: Any) -> None:
-    """Two adjustments that no option makes."""
-    app.connect("source-read", _front_page)
+    """One adjustment that no option makes."""
     app.connect("autodoc-skip-member", _skip)
-
-
-def _front_page(app: Any, name: str, source: list[str]) -> None:
-    """The README is the front page on GitHub; here it is the index."""
-    source[0] = source[0].replace("](../README.md", "](index.md")
 
 
 def _skip(app: Any, kind: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:

@@ -1,7 +1,7 @@
 """Our corruptions against the package imagecorruptions, on the same images and drawn numbers.
 
-``python tests/corruption_parity.py --data-dir DIR`` prints the table of docs/shifts.md. The package
-is only an oracle: it works on one image at a time with NumPy, SciPy and OpenCV.
+``python tests/corruption_parity.py --data-dir DIR`` prints the table of docs/guides/shifts.md.
+The package is only an oracle: it works on one image at a time with NumPy, SciPy and OpenCV.
 """
 
 from __future__ import annotations

@@ -60,10 +60,12 @@ def png_size(path: Path) -> tuple[int, int]:
 def test_script_says_what_the_docs_quote(name: str, run: Any) -> None:
     _, plot, said = run(name)
     assert png_size(plot) > (500, 300)
-    pages = [(ROOT / "docs" / page).read_text() for page in ("gallery.md", "tutorials.md")]
+    pages = [
+        (ROOT / "docs" / page).read_text() for page in ("guides/gallery.md", "guides/tutorials.md")
+    ]
     assert shape(said) in quoted(pages[0]) | quoted(pages[1])
     page = next(page for page in pages if f"examples/{name}.py" in page)
-    shown = re.findall(r"\(img/(\w+\.png)\)", page)
+    shown = re.findall(r"\(../img/(\w+\.png)\)", page)
     assert shown
     assert all((ROOT / "docs" / "img" / each).is_file() for each in shown)
 

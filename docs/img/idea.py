@@ -1,4 +1,4 @@
-"""Draws the picture of docs/idea.md: ``python docs/img/idea.py`` writes idea.svg beside itself.
+"""Draws the picture of docs/start/idea.md: ``python docs/img/idea.py`` writes idea.svg here.
 
 A network of six hidden units has 64 masks, few enough to weigh each one exactly. The learned
 posterior is compared with that, and each mask is drawn as the function that it leaves.
@@ -104,7 +104,7 @@ def networks(axes: plt.Axes, masks: Tensor) -> None:
         axes.scatter(*zip(*ends, strict=True), s=75, color=INK, zorder=2)
         axes.text(-0.2, base, "x", ha="right", va="center")
         axes.text(2.2, base, "y", ha="left", va="center")
-    axes.set(title="1  A mask switches units off:\none network holds 64", xlim=(-0.5, 2.5))
+    axes.set(title="1  A mask switches units off:\n64 networks in one", xlim=(-0.5, 2.5))
     axes.axis("off")
 
 
@@ -116,7 +116,7 @@ def bars(axes: plt.Axes, weights: Tensor, shares: Tensor, masks: Tensor) -> None
     axes.bar(at + 0.2, shares[:count], 0.4, color=BLUE, label="drawn by the learned posterior")
     labels = ["".join("●" if kept else "○" for kept in mask) for mask in masks[:count]]
     axes.set_xticks(at, labels, rotation=90, fontsize=6)
-    axes.set(title="2  Masks are learned: drawn as\noften as they explain the data")
+    axes.set(title="2  Masks that explain the data\nwell are drawn more often")
     axes.set_ylabel("probability")
     axes.set_ylim(top=1.35 * float(torch.maximum(weights, shares).max()))
     axes.legend(frameon=False, fontsize=8, loc="upper right")
@@ -136,7 +136,7 @@ def functions(
             axes.plot(grid, curve, color=BLUE, alpha=strength, linewidth=1.1)
     axes.plot(grid, (curves * weights.unsqueeze(-1)).sum(0), color=INK, linewidth=2, label="mean")
     axes.scatter(x, y, s=22, color=ORANGE, zorder=3, label="training data")
-    axes.set(title="3  Draws agree near the data\nand part where there are none", xlabel="x")
+    axes.set(title="3  Draws agree near the data\nand disagree in the gap", xlabel="x")
     axes.set(ylim=(-2.2, 2.2), xlim=(-3, 3), ylabel="y")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)

@@ -341,7 +341,7 @@ class TestHelp:
 
 class TestDocumentation:
     def test_table_agrees_with_the_catalogue(self):
-        text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+        text = (Path(__file__).parents[2] / "docs/guides/data.md").read_text()
         rows = [
             [cell.strip(" `") for cell in line.split("|")[1:-1]]
             for line in text.splitlines()

@@ -163,5 +163,7 @@ class TestProblems:
 
 def test_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("docs/deployment.md"), "deployment.md", "exec"), {"__name__": "page"})
+    exec(
+        compile(blocks("docs/guides/deployment.md"), "deployment.md", "exec"), {"__name__": "page"}
+    )
     assert (tmp_path / "digits.onnx").exists()

@@ -431,7 +431,7 @@ def test_wrong_usage_of_tune(arguments, message, tmp_path):
 
 
 def test_the_page_on_tuning_does_as_it_says(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/tuning.md").read_text()
     for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.S):
         written(tmp_path / name, text)
     write_mnist(tmp_path / "data" / "mnist", count=80)

@@ -394,7 +394,7 @@ def test_the_data_directory_reaches_the_runs_and_is_forgotten(tmp_path, monkeypa
 
 
 def page():
-    return (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "docs/results/studies.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_all_studies_and_its_commands_are_good(monkeypatch):

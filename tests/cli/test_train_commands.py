@@ -539,9 +539,11 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 class TestPage:
-    """docs/command-line.md says what is so."""
+    """docs/reference/command-line.md says what is so."""
 
-    PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    PAGE = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(
+        encoding="utf-8"
+    )
 
     def test_the_configuration_file_has_every_key_and_its_default(self, tmp_path: Path):
         block = self.PAGE.split("```yaml\n")[1].split("```")[0]

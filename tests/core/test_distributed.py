@@ -22,7 +22,7 @@ import gflowout as gfo
 from gflowout.methods import METHODS
 
 TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs" / "distributed.md"
+DOCS = TESTS.parent / "docs/guides/distributed.md"
 LIMIT = 100
 """Seconds that a group of processes may take; a third on an idle machine is plenty."""
 

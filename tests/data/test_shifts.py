@@ -169,7 +169,7 @@ def test_errors_name_the_argument(call, words: str) -> None:  # type: ignore[no-
 
 
 def test_documented_code_runs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "shifts.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/guides/shifts.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     assert "corrupt(" in code
-    exec(compile(code, "docs/shifts.md", "exec"), {"__name__": "docs"})
+    exec(compile(code, "docs/guides/shifts.md", "exec"), {"__name__": "docs"})

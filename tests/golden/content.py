@@ -5,7 +5,7 @@
 - ``saved/``: a model of every method, written by ``gfo.save``, and what it predicts.
 - ``help.txt``: ``--help`` of every command.
 
-The report of ``results/cpu`` is ``docs/results.md``; ``tests/test_results.py`` holds it.
+The report of ``results/cpu`` is ``docs/results/results.md``; ``tests/test_results.py`` holds it.
 """
 
 from __future__ import annotations

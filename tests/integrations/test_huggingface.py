@@ -690,7 +690,7 @@ def test_data_sets_that_cannot_be_read_are_told() -> None:
 
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    name = "docs/transformers.md"
+    name = "docs/guides/transformers.md"
     text = (Path(__file__).parents[2] / name).read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     assert code.count("wrap_transformer(") >= 3

@@ -636,10 +636,10 @@ def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**FEATURES.options, "start_keep": 0.8}
     short = dataclasses.replace(FEATURES, chains=2, steps=20, options=options)
     monkeypatch.setattr(estimator, "FEATURES", short)
-    text = (Path(__file__).parents[2] / "docs" / "sklearn.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/guides/sklearn.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     space: dict = {}
-    exec(compile(code, "docs/sklearn.md", "exec"), space)
+    exec(compile(code, "docs/guides/sklearn.md", "exec"), space)
     assert space["clf"].score(space["X_test"], space["y_test"]) > 0.9
     wards = [f"onehotencoder__ward_{ward}" for ward in "abc"]
     assert space["mixed"].groups == [wards]

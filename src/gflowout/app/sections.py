@@ -95,7 +95,7 @@ class MethodConfig(_Section):
     """How masks are learned and drawn.
 
     Attributes:
-        name: See ``docs/methods.md``.
+        name: See ``docs/reference/methods.md``.
         preset: ``"paper"`` for the paper's values of the options.
         options: Those of the method; ``train_size`` is filled in.
     """

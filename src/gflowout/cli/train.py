@@ -87,7 +87,7 @@ def train(
     """Train a model on a data set or on your own files.
 
     Call it again with the same folder to go on after an interruption. These options override the
-    configuration file, and `--set` overrides both. See docs/command-line.md for every key.
+    configuration file, and `--set` overrides both. docs/reference/command-line.md has every key.
     """
     if out is None and not dry_run:
         raise typer.BadParameter("is needed, unless with --dry-run", param_hint="--out")
@@ -270,7 +270,7 @@ def export(
     """Write a trained model as one file that predicts with uncertainty, without this library.
 
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
-    one row or more. See docs/deployment.md.
+    one row or more. See docs/guides/deployment.md.
     """
     from gflowout.export import formats
 

@@ -42,7 +42,7 @@ def wrap(
 
     Args:
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
-        method: One of the names in ``docs/methods.md``, such as ``"gflowout"`` or ``"mc"``.
+        method: A name listed in ``docs/reference/methods.md``: ``"gflowout"``, ``"mc"``, ...
         sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told, or
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every

@@ -1,4 +1,4 @@
-"""Many runs: studies, engines that do their runs, and one record for each; see docs/runs.md."""
+"""Many runs: studies, engines that do their runs, one record for each; see docs/guides/runs.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tuning: search over any option, on validation data, with the same budget for every method.
 
-A trial is a run of :mod:`gflowout.runs` with a record. See ``docs/tuning.md``.
+A trial is a run of :mod:`gflowout.runs` with a record. See ``docs/guides/tuning.md``.
 """
 
 from __future__ import annotations
