@@ -77,13 +77,9 @@ def walk(action: Callable[[], object]) -> Walk:
 def actions() -> dict[str, Callable[[], object]]:
     """One training batch and one prediction of GFlowOut on a small network with two sites."""
     torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
-    )
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
     x, y = torch.randn(32, 8), torch.randint(3, (32,))
-    model = gfo.wrap(
-        net, "gflowout", ["1", "3"], likelihood=gfo.Categorical(3), example=(x[:2],)
-    )
+    model = gfo.wrap(net, "gflowout", ["1", "3"], likelihood=gfo.Categorical(3), example=(x[:2],))
     optimiser = torch.optim.Adam(model.parameter_groups())
 
     def train() -> None:

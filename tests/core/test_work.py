@@ -24,9 +24,9 @@ from gflowout.bench import guard, memory, work_tables
 from gflowout.bench.methods import BARE, DRAWS, METHODS, models, prediction
 from gflowout.bench.work import Work, count
 from gflowout.core import runner as drawing
+from gflowout.core.noise import Noise
 from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.shared_product import SharedProduct
-from gflowout.core.trajectory import Noise
 
 FILE = Path(__file__).parents[1] / "work.json"
 SLACK = {"operations": 0.03, "flops": 0.01, "allocated": 0.03, "peak": 0.03}
@@ -195,9 +195,8 @@ class TestMutations:
         run = drawing.Runner.run
 
         def again(self: drawing.Runner, draw: Any, trajectory: Any) -> Any:
-            args, kwargs = self.args, self.kwargs
             with torch.no_grad():
-                self.backbone(*args, **kwargs)
+                self.call.backbone(*self.call.args, **self.call.kwargs)
             return run(self, draw, trajectory)
 
         monkeypatch.setattr(drawing.Runner, "run", again)

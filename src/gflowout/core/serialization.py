@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from gflowout.core import atomic_io, checks
 from gflowout.core.ensemble import Ensemble
-from gflowout.core.keys import PREFIX
 from gflowout.core.likelihoods import LIKELIHOODS
-from gflowout.core.model import MaskedModel
-from gflowout.core.saved import FORMAT, KEY, Saved, parts_of, read
+from gflowout.core.model import PREFIX, MaskedModel
+from gflowout.core.saved_file import FORMAT, KEY, Saved, parts_of, read
 from gflowout.core.sites import INPUT, Site, input_size
 from gflowout.core.wrap import assemble
 

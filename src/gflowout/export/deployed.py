@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import tree
-from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
-from gflowout.core.ensemble import Ensemble
-from gflowout.core.members import check_same_sites
+from gflowout.core.call import Args, BoundCall, Kwargs, logits_of, named_tensors
+from gflowout.core.ensemble import Ensemble, check_same_sites
 from gflowout.core.model import MaskedModel
+from gflowout.core.noise import Noise
 from gflowout.core.runner import Runner
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
 from gflowout.export.answers import NAMES, answers
 from gflowout.export.noise import Hashed
 
@@ -265,7 +265,7 @@ class Deployed(nn.Module):
                 "decide its answers"
             )
         args, kwargs = self._call(self.example)
-        return member.spec.can_fold(member.backbone, args, kwargs)
+        return BoundCall(member.backbone, args, kwargs, member.spec).can_fold
 
     def _mask_names(self) -> tuple[str, ...]:
         sites = self.members[0].sites

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.core.trajectory import Noise
+from gflowout.core.noise import Noise
 
 WORD = 0xFFFFFFFF
 TOP = 0xFFFFFF00

@@ -21,12 +21,13 @@ from torch import Tensor
 from gflowout.backbones.mlp import MLP
 from gflowout.core import random
 from gflowout.core.ensemble import shares
+from gflowout.core.hooks import evaluating
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
-from gflowout.core.modes import evaluating
+from gflowout.core.noise import Noise
 from gflowout.core.predictive import Predictive
 from gflowout.core.runner import Runner
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.recipes import Recipe, annealed, decayed
