@@ -62,7 +62,7 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file that appears when it is complete."""
-    write_text(path, text)
+    write_file(path, lambda stream: stream.write(text.encode()))
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,8 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al. 2017): several models that predict as one.
-
-An ensemble adds no method and no masks of its own. It calls its members as any user would, and
-pools what they answer.
-"""
+"""Deep ensembles (Lakshminarayanan et al. 2017): several models that predict as one."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
+from gflowout.core.random import draw_seeds, global_copy
 from gflowout.core.sites import SiteNames
 from gflowout.core.wrap import wrap
 
@@ -47,7 +44,7 @@ class EnsembleLosses(Losses):
         >>> losses = ensemble(x, y=y)
         >>> len(losses.members)
         3
-        >>> bool(losses.nll == sum(each.nll for each in losses.members))
+        >>> bool(losses.nll == sum(member.nll for member in losses.members))
         True
     """
 
@@ -160,21 +157,12 @@ class Ensemble(nn.Module):
             )
         checks.integer("members", members, low=1)
         checks.integer("seed", seed, low=0)
-        source = torch.Generator().manual_seed(seed)
         models = []
         with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
-            for own in torch.randint(2**62, (members,), generator=source).tolist():
-                torch.manual_seed(own)
-                models.append(
-                    wrap(
-                        build(),
-                        method,
-                        sites,
-                        likelihood=copy.deepcopy(likelihood),
-                        example=example,
-                        **options,
-                    )
-                )
+            for own_seed in draw_seeds(members, torch.Generator().manual_seed(seed)):
+                torch.manual_seed(own_seed)
+                net, own = build(), copy.deepcopy(likelihood)
+                models.append(wrap(net, method, sites, likelihood=own, example=example, **options))
         return cls(models)
 
     def forward(self, *args: Any, y: Tensor | None = None, **kwargs: Any) -> Any:
@@ -235,19 +223,11 @@ class Ensemble(nn.Module):
         if masks is not None:
             shares = self._shares(masks, samples)
         counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
-        if generator is None:  # or all members would draw the same
-            generator = torch.Generator()
-            generator.set_state(torch.get_rng_state())
+        kwargs |= {"chunk": chunk, "return_masks": return_masks}
+        # Without one of their own, all members would draw the same.
+        kwargs["generator"] = global_copy() if generator is None else generator
         parts = [
-            member.predict(
-                *args,
-                samples=count if share is None else None,
-                chunk=chunk,
-                generator=generator,
-                masks=share,
-                return_masks=return_masks,
-                **kwargs,
-            )
+            member.predict(*args, samples=count if share is None else None, masks=share, **kwargs)
             for member, share, count in zip(self.members, shares, counts, strict=True)
             if count
         ]
@@ -277,9 +257,9 @@ class Ensemble(nn.Module):
             **kwargs: As for :meth:`MaskedModel.inclusion`.
         """
         check_same_sites(self.members)
-        found = [each.inclusion(*args, samples=samples, **kwargs) for each in self.members]
-        masks = torch.cat([each.masks for each in found])
-        return Inclusion(masks, torch.tensor(self.weights), names or found[0].names)
+        parts = [model.inclusion(*args, samples=samples, **kwargs) for model in self.members]
+        masks = torch.cat([part.masks for part in parts])
+        return Inclusion(masks, torch.tensor(self.weights), names or parts[0].names)
 
     def parameter_groups(self, **rates: float) -> list[dict[str, Any]]:
         """Parameter groups for one optimiser: those of a single model, with all members in each.
@@ -290,10 +270,8 @@ class Ensemble(nn.Module):
         groups: dict[str, dict[str, Any]] = {}
         for member in self.members:
             for group in member.parameter_groups(**rates):
-                if group["name"] in groups:
-                    groups[group["name"]]["params"] += group["params"]
-                else:
-                    groups[group["name"]] = group
+                joined = groups.setdefault(group["name"], {**group, "params": []})
+                joined["params"] += group["params"]
         return list(groups.values())
 
     def allot(self, samples: int | None = None) -> list[int]:
@@ -309,8 +287,8 @@ class Ensemble(nn.Module):
             [15, 5, 0]
         """
         if samples is None:
-            silent = all(one.method.deterministic for one in self.members)
-            samples = len(self.members) if silent and self._even else 20
+            same = all(model.method.deterministic for model in self.members)
+            samples = len(self.members) if same and self._even else 20
         checks.integer("samples", samples, low=1)
         if self._even:
             return [-(-samples // len(self.members))] * len(self.members)
@@ -337,11 +315,7 @@ class Ensemble(nn.Module):
 
 
 def shares(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples in proportion to weights, by largest remainders.
-
-    Args:
-        weights: With a sum of 1.
-        samples: How many in all.
+    """Samples in proportion to weights, which sum to 1, by largest remainders.
 
     Examples:
         >>> shares([0.6, 0.39, 0.01], 20)
@@ -371,14 +345,14 @@ def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]
 
 def _total(losses: Sequence[Losses]) -> EnsembleLosses:
     scalars = {
-        name: torch.stack([getattr(one, name) for one in losses]).sum()
+        name: torch.stack([getattr(member, name) for member in losses]).sum()
         for name in ("total", "nll", "tb", "prior")
     }
     return EnsembleLosses(**scalars, masks=[], members=tuple(losses))
 
 
 def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
-    """A bare module as a model of method "none" without sites."""
+    """Wrap a bare module as a model of method "none" without sites."""
     if not isinstance(member, nn.Module):
         raise TypeError(
             f"member {index} must be a model from gfo.wrap or an nn.Module, got "
@@ -398,14 +372,13 @@ def _check_members(models: Sequence[MaskedModel]) -> None:
         raise ValueError("members is empty: an ensemble needs at least one model")
     owners: dict[int, int] = {}
     for index, model in enumerate(models):
-        own, first = (_meaning(one.likelihood) for one in (model, models[0]))
-        if own != first:
+        if _meaning(model.likelihood) != _meaning(models[0].likelihood):
             raise ValueError(
                 f"members must have one likelihood, got {models[0].likelihood!r} for member 0 and "
                 f"{model.likelihood!r} for member {index}"
             )
         # Frozen parameters may be shared: nothing that one member learns reaches another.
-        learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        learned = {name: part for name, part in model.named_parameters() if part.requires_grad}
         for name, part in {"": model, "backbone": model.backbone, **learned}.items():
             owner = owners.setdefault(id(part), index)
             if owner != index:
@@ -419,7 +392,7 @@ def _check_members(models: Sequence[MaskedModel]) -> None:
 def check_same_sites(models: Sequence[MaskedModel]) -> None:
     """Raise unless masks of all models can stand side by side."""
     for index, model in enumerate(models):
-        own, first = (_mask_sizes(one) for one in (model, models[0]))
+        own, first = _mask_sizes(model), _mask_sizes(models[0])
         if own != first:
             raise ValueError(
                 "masks can be pooled only if all members have masks of one size at the same sites, "
