@@ -1,0 +1,1 @@
+from gflowout.core.distributed import *  # noqa: D100, F403
