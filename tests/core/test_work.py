@@ -215,12 +215,12 @@ class TestMutations:
         assert self.found("mlp-predict", "mc").rows["hidden.0.linear"] == DRAWS * 128
 
     def test_a_second_copy_of_the_batch(self, kept: dict[str, Any], monkeypatch: Any) -> None:
-        apply = gfo.sites.Site.apply
+        apply = gfo.Site.apply
 
         def copied(self: Any, activation: Tensor, *args: Any) -> Tensor:
             return apply(self, activation, *args).clone()
 
-        monkeypatch.setattr(gfo.sites.Site, "apply", copied)
+        monkeypatch.setattr(gfo.Site, "apply", copied)
         assert "allocated: " in self.grown(kept, "mlp-predict", "gflowout")
 
     def test_generators_called_once_per_draw(self, monkeypatch: Any) -> None:

@@ -103,8 +103,8 @@ class BoundCall(Call):
     def can_fold(self) -> bool:
         """Whether the call has only arguments that the example had, of one batch size."""
         sizes = {first_size(self.tensors[path]) for path in self._batched}
-        known = self.tensors.keys() <= self.spec.shapes.keys()
-        if not self.spec.foldable or len(sizes) != 1 or not known:
+        in_example = self.tensors.keys() <= self.spec.shapes.keys()
+        if not (self.spec.foldable and len(sizes) == 1 and in_example):
             return False
         # An argument that grew with the batch carries it, though the example could not show it.
         return not any(

@@ -27,7 +27,7 @@ from gflowout.core.call import (
 from gflowout.core.hooks import masked_pass
 from gflowout.core.sites import DROPOUTS, INPUT, Site
 from gflowout.core.trace import Trace, close, doubled_call, quiet, trace_call
-from gflowout.core.units import Units, keep_rates, lay
+from gflowout.core.units import Units, keep_rates, layout_of
 
 _MOST_CANDIDATES = 4
 """Arguments of the size of the batch up to which all combinations are tried."""
@@ -169,7 +169,7 @@ def _site(
             f"{axes[0]}) is the batch of {batch} that the backbone returns for `example`"
         )
     rate = float(module.p) if isinstance(module, DROPOUTS) else None
-    layout = lay(units, axes, tuple(shape[axis] for axis in axes))
+    layout = layout_of(units, axes, tuple(shape[axis] for axis in axes))
     keep = keep_rates(units, layout)
     plain = len(axes) == 1 and layout.unit == tuple(range(shape[axes[0]]))
     return Site(

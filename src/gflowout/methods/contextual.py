@@ -107,8 +107,8 @@ class Bernoulli:
             >>> Bernoulli.kl(torch.tensor([0.0, 0.0]), torch.tensor(0.0))
             tensor(0.)
         """
-        each = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
-        return each.sum(-1)
+        kl = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
+        return kl.sum(-1)
 
 
 class Gaussian:
@@ -129,8 +129,8 @@ class Gaussian:
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         """Log-density, summed over units."""
-        each = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
-        return 0.5 * each.sum(-1)
+        twice = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
+        return 0.5 * twice.sum(-1)
 
     @staticmethod
     def kl(logits: Tensor, prior: Tensor) -> Tensor:
@@ -285,9 +285,9 @@ def _costs(nll: Tensor, kl: list[Tensor]) -> list[Tensor]:
     """
     later = torch.zeros_like(nll)
     costs = []
-    for one in reversed(kl):
+    for of_site in reversed(kl):
         costs.append(torch.stack([nll.detach(), later]))
-        later = later + one.detach()
+        later = later + of_site.detach()
     return costs[::-1]
 
 
