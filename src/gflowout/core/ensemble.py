@@ -110,7 +110,7 @@ class Ensemble(nn.Module):
         _check_members(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
-        self.weights = _shares_of(weights, len(models))
+        self.weights = _normalised(weights, len(models))
         self.training = any(model.training for model in models)
 
     @classmethod
@@ -169,9 +169,8 @@ class Ensemble(nn.Module):
         """Run every member; with labels, return the losses that train all of them.
 
         One backward pass of ``total`` and one step of an optimiser move each member exactly as if
-        it were trained alone on the same batches. Masks, and a backbone's own dropout, are drawn
-        from PyTorch's random state by one member after the other, so they are not the ones that a
-        member would draw if it were alone.
+        it were trained alone on the same batches, but with other masks: members draw from PyTorch's
+        random state one after the other.
 
         Args:
             *args: Positional arguments of the backbones.
@@ -330,17 +329,17 @@ def shares(weights: Sequence[float], samples: int) -> list[int]:
     return counts
 
 
-def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """Weights that sum to 1."""
     if weights is None:
         return (1 / count,) * count
-    given = [checks.number("weights", float(weight), low=0) for weight in weights]
-    if len(given) != count:
-        raise ValueError(f"weights must hold one for each of {count} members, got {len(given)}")
-    total = sum(given)
+    numbers = [checks.number("weights", float(weight), low=0) for weight in weights]
+    if len(numbers) != count:
+        raise ValueError(f"weights must hold one for each of {count} members, got {len(numbers)}")
+    total = sum(numbers)
     if not 0 < total < math.inf:
         raise ValueError(f"weights must have a positive, finite sum, got {total}")
-    return tuple(weight / total for weight in given)
+    return tuple(number / total for number in numbers)
 
 
 def _total(losses: Sequence[Losses]) -> EnsembleLosses:
@@ -391,18 +390,17 @@ def _check_members(models: Sequence[MaskedModel]) -> None:
 
 def check_same_sites(models: Sequence[MaskedModel]) -> None:
     """Raise unless masks of all models can stand side by side."""
-    for index, model in enumerate(models):
-        own, first = _mask_sizes(model), _mask_sizes(models[0])
-        if own != first:
+    sizes = [
+        {site.name: site.units * model.method.mask_parts for site in model.sites}
+        for model in models
+    ]
+    for index, size in enumerate(sizes):
+        if size != sizes[0]:
             raise ValueError(
                 "masks can be pooled only if all members have masks of one size at the same sites, "
-                f"but member 0 has {first} and member {index} has {own}; call each member's own "
-                "predict"
+                f"but member 0 has {sizes[0]} and member {index} has {size}; call each member's "
+                "own predict"
             )
-
-
-def _mask_sizes(model: MaskedModel) -> dict[str, int]:
-    return {site.name: site.units * model.method.mask_parts for site in model.sites}
 
 
 def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
