@@ -67,7 +67,7 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
         import importlib, torch, gflowout as gfo
         from gflowout import training
         from gflowout.data import images, clinical
-        from gflowout.extras import MissingExtraError
+        from gflowout.core.optional import MissingExtraError
 
         net = torch.nn.Sequential(torch.nn.Linear(4, 3))
         model = gfo.wrap(
