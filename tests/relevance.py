@@ -1,4 +1,4 @@
-"""A problem in which a method of learned noise must tell what matters from what does not."""
+"""A problem in which methods with learned noise must separate signal features from noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gflowout as gfo
 
 
 class Branches(nn.Module):
-    """Features that tell the answer and features that tell nothing, each with a site."""
+    """Features that determine the label and features that do not, each with a site."""
 
     def __init__(self, signal: int, noise: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Branches(nn.Module):
 
 
 def learned(method: str, name: str, steps: int = 400, **options: Any) -> list[Tensor]:
-    """Train on a linear problem of 2 features in 12; return what was learned of both kinds.
+    """Train on a linear problem of 2 signal features in 12; return what was learned of each kind.
 
     Examples are always new ones, so that noise can never look like signal.
     """
@@ -47,5 +47,5 @@ def learned(method: str, name: str, steps: int = 400, **options: Any) -> list[Te
         optimiser.zero_grad()
         model(x, y=y).total.backward()
         optimiser.step()
-    found = [getattr(model.method, name)(site).detach() for site in range(len(model.sites))]
-    return [found[0][:2], found[0][2:]] if mixed else found
+    values = [getattr(model.method, name)(site).detach() for site in range(len(model.sites))]
+    return [values[0][:2], values[0][2:]] if mixed else values

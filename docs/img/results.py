@@ -15,10 +15,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from gflowout.runs import read
-from gflowout.studies import clinical_section, robustness, vqa_section
+from gflowout.studies import clinical, robustness, vqa
 from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.compare import by_seed, paired
-from gflowout.studies.framework.summary import mean_error
+from gflowout.studies.framework.statistics import by_seed, mean_error, paired
 
 ROOT = Path(__file__).parents[2]
 INK, PAPER = "#1b1b1b", "#fcfcfa"
@@ -64,9 +63,9 @@ COLUMNS = (  # title, study, data, metric, factor, digits, the paper's figures b
     ("CIFAR-100, rotated, %", "robustness", "cifar100", "rotated/accuracy", 100, 1,
      _ROTATED["cifar100"]),
     ("VQA, noisy, %", "vqa", "vqa-rad", "noisy/all", 100, 1,
-     {arm: figures[0] for arm, figures in vqa_section.PUBLISHED["noisy"].items()}),
+     {arm: figures[0] for arm, figures in vqa.PUBLISHED["noisy"].items()}),
     ("eICU, macro F1", "clinical", "eicu-demo", "chosen/f1", 1, 3,
-     {arm: figures[0] for arm, figures in clinical_section.PUBLISHED.items()}),
+     {arm: figures[0] for arm, figures in clinical.PUBLISHED.items()}),
 )  # fmt: skip
 
 

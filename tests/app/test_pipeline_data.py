@@ -13,7 +13,7 @@ from data_files import write_cifar10
 from PIL import Image
 from pipeline_files import patients, write_digits, write_pictures
 
-from gflowout.app import files, inputs, sources, tasks
+from gflowout.app import files, sources, tasks
 from gflowout.app.config import ConfigError, read
 from gflowout.app.evaluation import fitted
 from gflowout.app.preprocess import Column, Images, Problem, Remarks, Table, Target
@@ -362,16 +362,16 @@ class TestInputs:
         for place, name in enumerate(["b.png", "a.png", "deep/c.png"]):
             Image.fromarray(np.full((4, 4), place, "uint8")).save(tmp_path / "in" / name)
         (tmp_path / "in" / "notes.txt").write_text("no image")
-        found = inputs.open_inputs(self.problem(), [tmp_path / "in"])
+        found = files.open_inputs(self.problem(), [tmp_path / "in"])
         assert found.names == ["a.png", "b.png", "deep/c.png"]
         assert torch.cat(list(found.chunks(2))).flatten(1)[:, 0].tolist() == [1, 0, 2]
         named = [tmp_path / "in" / "b.png", tmp_path / "in" / "a.png"]
-        found = inputs.open_inputs(self.problem(), named)
+        found = files.open_inputs(self.problem(), named)
         assert torch.cat(list(found.chunks())).flatten(1)[:, 0].tolist() == [0, 1]
 
     def test_other_sizes_and_colours_are_made_to_fit(self, tmp_path: Path):
         Image.new("RGBA", (9, 7), (10, 20, 30, 255)).save(tmp_path / "a.png")
-        found = inputs.open_inputs(self.problem((3, 4, 5)), [tmp_path])
+        found = files.open_inputs(self.problem((3, 4, 5)), [tmp_path])
         (chunk,) = found.chunks()
         assert chunk.shape == (1, 3, 4, 5)
         assert chunk[0, :, 0, 0].tolist() == [10, 20, 30]
@@ -392,7 +392,7 @@ class TestInputs:
         ]
         for problem, names, message in cases:
             with pytest.raises(DataError, match=message):
-                inputs.open_inputs(problem, [tmp_path / name for name in names])
+                files.open_inputs(problem, [tmp_path / name for name in names])
 
     def test_pictures_of_other_sets_are_made_to_fit(self):
         grey = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)

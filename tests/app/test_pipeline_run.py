@@ -13,9 +13,9 @@ import torch
 from pipeline_files import patients, write_digits
 
 import gflowout as gfo
-from gflowout.app import build, metrics, run, scores, sources
+from gflowout.app import build, evaluation, metrics, run, sources
+from gflowout.app.build import plan
 from gflowout.app.config import Config, ConfigError, flat, read, with_changes
-from gflowout.app.plan import plan
 from gflowout.app.predict import predict
 from gflowout.data.batches import Batches
 from gflowout.data.errors import DataError, MissingDataError
@@ -190,19 +190,19 @@ class TestBuild:
     def test_every_method_gets_what_it_needs(self, trained, method):
         config = with_changes(trained.config, {"method.name": method})
         task = trained.task
-        model = build.model(config, task.problem, run.example(task))
+        model = build.model(config, task.problem, build.example(task))
         if hasattr(model.method.options, "train_size"):
             assert model.method.options.train_size == len(task.train) == 180
         assert [site.name for site in model.sites] == ["hidden.0.act"]
         config = with_changes(config, {"backbone.sites": ["input", "hidden.*.act"]})
-        model = build.model(config, task.problem, run.example(task))
+        model = build.model(config, task.problem, build.example(task))
         assert [site.name for site in model.sites] == ["input", "hidden.0.act"]
 
     def test_what_does_not_fit(self, trained):
         task = trained.task
         config = with_changes(trained.config, {"backbone.sites": ["nothing"]})
         with pytest.raises(ConfigError, match=r"be put on the backbone: .*nothing"):
-            build.model(config, task.problem, run.example(task))
+            build.model(config, task.problem, build.example(task))
 
     def test_colour_pictures_get_a_resnet(self, trained):
         from dataclasses import replace
@@ -390,7 +390,7 @@ def test_probabilities_of_two_classes(tmp_path: Path):
     config = read(None, [f"data={tmp_path / 'p.csv'}", "data.target=died", *SMALL, "method=none"])
     trained = run.train(config, tmp_path / "run", progress=False)
     found = run.evaluate(trained, samples=1)
-    answers = scores.collect(
+    answers = evaluation.collect(
         trained.model, trained.problem.target,
         trained.task.test.batches(trained.problem, 50), 1, 0,
     )  # fmt: skip

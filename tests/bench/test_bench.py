@@ -8,17 +8,8 @@ import pytest
 import torch
 
 from gflowout import bench
-from gflowout.bench import (
-    command,
-    depth,
-    memory,
-    methods,
-    overhead,
-    show,
-    targets,
-    timing,
-    work_tables,
-)
+from gflowout.bench import command, comparisons, methods, results, timing, work
+from gflowout.core import atomic_io
 
 BATCHES = {"mlp-predict": 128, "resnet-predict": 16, "resnet-predict-last": 16}
 _NETWORKS = ("mlp-step", "mlp-predict", "resnet-step", "resnet-predict")
@@ -33,16 +24,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     arguments = ["--quick", "--width", "2", "--repeats", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "fit_table", lambda repeats, _: overhead.fit_table(repeats, 256))
-        patch.setattr(overhead, "_EPOCHS", 1)
-        for module in (command, methods, work_tables):
+        patch.setattr(command, "fit_table", lambda repeats, _: comparisons.fit_table(repeats, 256))
+        patch.setattr(comparisons, "_EPOCHS", 1)
+        for module in (command, methods, work):
             patch.setattr(module, "DRAWS", 3)
         patch.setattr(timing.gc, "collect", lambda: 0)  # slow after thousands of tests
         patch.setattr(timing, "_LONG", 0.0)  # one call to get warm,
         patch.setattr(timing, "_SHORTEST", 1e-9)  # and one that is timed
         patch.setattr(methods, "METHODS", {name: methods.METHODS[name] for name in SOME})
-        patch.setattr(depth, "DEPTHS", (4,))
-        patch.setattr(memory, "DRAWS", (20, 40))
+        patch.setattr(comparisons, "DEPTHS", (4,))
+        patch.setattr(work, "MEMORY_DRAWS", (20, 40))
         bench.main([*arguments, f"--out={folder / 'b.json'}", f"--plot={folder / 'b.png'}"])
     return folder
 
@@ -171,13 +162,14 @@ def test_an_interrupted_write_keeps_the_old_file(
     target = tmp_path / "b.json"
     target.write_text("old")
 
-    def fail(self: Path, *args: object, **kwargs: object) -> int:
+    def fail(handle: int) -> None:
         raise OSError("disk full")
 
+    monkeypatch.setattr(command, "tables", lambda *_: [_table("a", [])])
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", fail)
+        patch.setattr(atomic_io.os, "fsync", fail)
         with pytest.raises(OSError, match="disk full"):
-            show.write(target, "new")
+            bench.run(quick=True, out=target)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -216,7 +208,7 @@ def test_a_table_or_a_group_of_them(only: list[str], names: list[str]) -> None:
 def test_rounds_are_those_of_the_issue() -> None:
     assert (command.MLP_ROUNDS, command.RESNET_ROUNDS) >= (50, 15)
     repeats = {table.name: table.repeats for table in bench.tables(64, 50, 15)}
-    for target in targets.TARGETS:
+    for target in results.TARGETS:
         least = {"mlp": 50, "resnet": 15, "memory": 10, "depth": 5}[target.table.partition("-")[0]]
         assert repeats[target.table] >= least
 
@@ -292,7 +284,7 @@ class TestTargets:
 
     @pytest.mark.parametrize(("measured", "met"), [(1.8, True), (1.81, False)])
     def test_medians_count(self, measured: float, met: bool) -> None:
-        (row,) = targets.reached(self.results(measured))
+        (row,) = results.reached(self.results(measured))
         assert row == {
             "table": "mlp-step",
             "case": "gflowout",
@@ -309,12 +301,12 @@ class TestTargets:
         found = [(row["table"], row["case"].partition(",")[0]) for row in record["targets"]]
         missing = (*DEEP, "memory")  # cut for the test
         assert found == [
-            (target.table, target.case) for target in targets.TARGETS if target.table not in missing
+            (target.table, target.case) for target in results.TARGETS if target.table not in missing
         ]
 
     def test_memory(self) -> None:
-        case = {"ratio_to": {}, "figures": {memory.GROWTH: 1.3}}
-        (row,) = targets.reached(
+        case = {"ratio_to": {}, "figures": {work.GROWTH: 1.3}}
+        (row,) = results.reached(
             {"memory": {"cases": {"mc, 20 draws": case, "mc, 500 draws": case}}}
         )
         assert (row["case"], row["measured"], row["met"]) == ("mc, 500 draws", 1.3, False)
@@ -323,12 +315,12 @@ class TestTargets:
 def test_growth_of_memory_is_relative_to_the_fewest_draws() -> None:
     cases = {
         f"m, {draws} draws": lambda draws=draws: torch.zeros(100 * draws) + 1
-        for draws in memory.DRAWS
+        for draws in work.MEMORY_DRAWS
     }
-    found = memory.figures(cases, dict.fromkeys(cases, 2.0))
+    found = work.memory_columns(cases, dict.fromkeys(cases, 2.0))
     assert found["m, 500 draws"] == {
         "ms per draw": 4.0,
         "MB at once": 0.4,
         "MB of result": 0.2,
-        memory.GROWTH: 25.0,
+        work.GROWTH: 25.0,
     }

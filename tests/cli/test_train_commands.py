@@ -353,7 +353,9 @@ class TestEvaluate:
         assert message.endswith("the label 'maybe' is none of the classes of the model: no, yes")
         frame.drop(columns="died").to_csv(tmp_path / "new.csv", index=False)
         assert "misses the labels 'died'" in failed("evaluate", out, "--on", tmp_path / "new.csv")
-        assert "cannot go with --split" in refused("evaluate", out, "--on", out, "--split", "test")
+        assert "cannot be used with --split" in refused(
+            "evaluate", out, "--on", out, "--split", "test"
+        )
 
     def test_a_folder_with_labels_instead(self, digits: Path, root: Path, tmp_path: Path):
         test = load_images("mnist", "test", root)

@@ -22,7 +22,7 @@ STEPS = """
 import torch
 import gflowout as gfo
 from gflowout.backbones import ResNet18
-from gflowout.memory_format import to_fastest_format
+from gflowout.core.memory_format import to_fastest_format
 
 x, y = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
 for width in (2, 6, 8):

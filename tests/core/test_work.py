@@ -20,9 +20,16 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
-from gflowout.bench import guard, memory, work_tables
+from gflowout.bench import guard
 from gflowout.bench.methods import BARE, DRAWS, METHODS, models, prediction
-from gflowout.bench.work import Work, count
+from gflowout.bench.work import (
+    MEMORY_METHODS,
+    Work,
+    count,
+    prediction_work,
+    step_work,
+    work_tables,
+)
 from gflowout.core import runner as drawing
 from gflowout.core.noise import Noise
 from gflowout.core.prefix_cache import prefix_once
@@ -170,8 +177,8 @@ class TestMutations:
         torch.manual_seed(0)
         x = torch.randn(guard.BATCH["mlp"], 784)
         function: Callable[..., dict[str, Work]] = {
-            "mlp-step": work_tables.steps,
-            "mlp-predict": work_tables.predictions,
+            "mlp-step": step_work,
+            "mlp-predict": prediction_work,
         }[action]
         return function(MLP, x, methods=(name,))[name]
 
@@ -229,7 +236,7 @@ class TestMutations:
 
 
 class TestMemory:
-    @pytest.mark.parametrize("name", memory.COMPARED)
+    @pytest.mark.parametrize("name", MEMORY_METHODS)
     def test_500_draws_take_little_more_than_20(self, name: str) -> None:
         """At the default chunk, besides the result of 2.6 MB, and mostly with it, too."""
         torch.manual_seed(0)
@@ -385,7 +392,7 @@ class TestCount:
 
 
 def test_a_table_for_people() -> None:
-    tables = {table.name: table for table in work_tables.work_tables(2)}
+    tables = {table.name: table for table in work_tables(2)}
     assert list(tables) == [
         "work-mlp-step",
         "work-mlp-predict",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gflowout.data import corruptions, resample
+from gflowout.data import corruptions, overlays
 from gflowout.data.corruptions import (
     KINDS,
     SEVERITIES,
@@ -97,7 +97,7 @@ def test_zoom_agrees_with_scipy(factor: float) -> None:
     rows, columns = (math.ceil(size / factor) for size in layer.shape)
     top, left = (32 - rows) // 2, (28 - columns) // 2
     expected = ndimage.zoom(layer[top : top + rows, left : left + columns], factor, order=1)
-    zoomed = resample.clipped_zoom(layer[None], factor)[0]
+    zoomed = overlays.clipped_zoom(layer[None], factor)[0]
     torch.testing.assert_close(zoomed, torch.from_numpy(expected))
 
 
@@ -181,13 +181,13 @@ def test_cifar_frost_takes_five_overlays_and_every_fifth_pixel() -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("size", [(63, 105), (350, 527), (386, 580), (97, 301)])
-def test_resize_agrees_with_opencv(mode: resample.Mode, size: tuple[int, int]) -> None:
+def test_resize_agrees_with_opencv(mode: overlays.Mode, size: tuple[int, int]) -> None:
     cv2 = pytest.importorskip("cv2", exc_type=ImportError)
     image = noise_images(3, 315, 527)
     method = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}[mode]
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     expected = torch.from_numpy(cv2.resize(pixels, size[::-1], interpolation=method))
-    difference = (resample.resize(image, size, mode=mode).int() - expected.permute(2, 0, 1)).abs()
+    difference = (overlays.resize(image, size, mode=mode).int() - expected.permute(2, 0, 1)).abs()
     # OpenCV calculates in whole numbers: 11 bits, fewer in some versions' linear mode.
     assert difference.max() <= 1
     assert difference.double().mean() < {"linear": 0.2, "cubic": 0.03}[mode]

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 from download_server import Server, serve
 
-from gflowout.data import catalog, download, resume, store
-from gflowout.data.archives import unpack
+from gflowout.data import catalog, download, store, transfer
 from gflowout.data.catalog import Download, Entry, File
 from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.transfer import unpack
 
 CONTENT = bytes(range(256)) * 1200  # about five pieces
 
@@ -32,7 +32,7 @@ CONTENT = bytes(range(256)) * 1200  # about five pieces
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(resume, "PAUSE", 0.01)
+    monkeypatch.setattr(transfer, "PAUSE", 0.01)
     with serve() as state:
         yield state
 
@@ -213,22 +213,22 @@ class TestResume:
         server.ranges, server.cut = False, [100_000] * 50
         with pytest.raises(DataError, match="broke 4 times"):
             get(root)
-        assert len(server.asked) == resume.TRIES
+        assert len(server.asked) == transfer.TRIES
 
     def test_slow_progress_is_no_failure(self, server, root, toy):
         server.cut = [40_000] * 7
         get(root)
-        assert len(server.asked) == 8 > resume.TRIES
+        assert len(server.asked) == 8 > transfer.TRIES
 
     def test_a_complete_partial_file_needs_no_request(self, server, root, toy):
         server.cut = [len(CONTENT)]
         get(root)
         shutil.rmtree(root / "toy")
-        fetcher = resume.Resuming(root / "part")
+        fetcher = transfer.Resuming(root / "part")
         (root / "part").write_bytes(CONTENT)
         fetcher._note(toy.downloads[0].url, None, len(CONTENT))
         asked = len(server.asked)
-        fetcher(toy.downloads[0].url, str(root / "whole"))
+        fetcher(toy.downloads[0].url, root / "whole")
         assert (root / "whole").read_bytes() == CONTENT
         assert len(server.asked) == asked
 

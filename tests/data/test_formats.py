@@ -11,15 +11,15 @@ from data_files import pixels, write_cifar10, write_cifar_c, write_idx, write_sv
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gflowout.data import formats
 from gflowout.data.errors import DataError
-from gflowout.data.formats import cifar, idx, mat, npy
 
 
 @pytest.mark.parametrize("name", ["a-idx3-ubyte.gz", "a-idx3-ubyte"])
 def test_idx_gives_back_the_bytes(tmp_path: Path, name: str) -> None:
     images = pixels(3, 1, 5)[:, 0]
     write_idx(tmp_path / name, images)
-    assert torch.equal(idx.read_idx(tmp_path / name, 3), images)
+    assert torch.equal(formats.read_idx(tmp_path / name, 3), images)
 
 
 def test_idx_that_is_cut_short(tmp_path: Path) -> None:
@@ -29,23 +29,23 @@ def test_idx_that_is_cut_short(tmp_path: Path) -> None:
     for end in (0, 3, 4, 15, 16, 40, len(whole) - 1):
         path.write_bytes(whole[:end])
         with pytest.raises(DataError, match=r"images: (starts with|cut short)"):
-            idx.read_idx(path, 3)
+            formats.read_idx(path, 3)
     path.write_bytes(whole + b"x")
     with pytest.raises(DataError, match="too long; its header says 3x5x5 = 75 bytes, it has 76"):
-        idx.read_idx(path, 3)
+        formats.read_idx(path, 3)
 
 
 def test_idx_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "labels"
     write_idx(path, torch.arange(4))
     with pytest.raises(DataError, match=r"starts with bytes 00 00 08 01.*starts with 00 00 08 03"):
-        idx.read_idx(path, 3)
+        formats.read_idx(path, 3)
     path.write_bytes(bytes((0, 0, 0x0D, 1, 0, 0, 0, 1, 0, 0, 0, 0)))
     with pytest.raises(DataError, match="00 00 0d 01"):
-        idx.read_idx(path, 1)
+        formats.read_idx(path, 1)
     write_idx(path, torch.zeros(0))
     with pytest.raises(DataError, match="holds no data"):
-        idx.read_idx(path, 1)
+        formats.read_idx(path, 1)
 
 
 def test_gzip_that_is_cut_short_or_damaged(tmp_path: Path) -> None:
@@ -55,18 +55,18 @@ def test_gzip_that_is_cut_short_or_damaged(tmp_path: Path) -> None:
     for end in (5, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
         with pytest.raises(DataError, match=r"images\.gz: damaged gzip"):
-            idx.read_idx(path, 3)
+            formats.read_idx(path, 3)
     path.write_bytes(whole[:-6] + bytes((whole[-6] ^ 1,)) + whole[-5:])
     with pytest.raises(DataError, match=r"damaged gzip .*CRC"):
-        idx.read_idx(path, 3)
+        formats.read_idx(path, 3)
 
 
 def test_cifar_gives_back_the_bytes(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
-    images, labels = cifar.read_images(tmp_path / "data_batch_3", "labels")
+    images, labels = formats.read_cifar(tmp_path / "data_batch_3", "labels")
     assert torch.equal(images, pixels(4, 3, 32, 3))
     assert labels.tolist() == [3, 4, 5, 6]
-    names = cifar.read_names(tmp_path / "batches.meta", "label_names")
+    names = formats.read_cifar_classes(tmp_path / "batches.meta", "label_names")
     assert names == tuple(f"class {label}" for label in range(10))
 
 
@@ -93,14 +93,14 @@ def test_pickles_that_name_other_code_are_refused(
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({b"data": value, b"labels": []}, protocol=2))
     with pytest.raises(DataError, match=f"names .*{named}.*was not run. Do not trust"):
-        cifar.read_images(path, "labels")
+        formats.read_cifar(path, "labels")
 
 
 def test_pickle_with_a_damaging_codec_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "batch"
     path.write_bytes(b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.")
     with pytest.raises(DataError, match="names the encoding 'rot13'"):
-        cifar.read_images(path, "labels")
+        formats.read_cifar(path, "labels")
 
 
 def test_pickle_cannot_change_the_reader(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_pickle_cannot_change_the_reader(tmp_path: Path) -> None:
     for name in (b"c_codecs\nencode\n", b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"):
         path.write_bytes(b"\x80\x02" + name + b"}X\x01\x00\x00\x00aK\x01sb.")
         with pytest.raises(DataError, match=r"batch: not a pickle"):
-            cifar.read_images(path, "labels")
-    assert not any(hasattr(stand_in, "a") for stand_in in cifar._STAND_INS.values())
+            formats.read_cifar(path, "labels")
+    assert not any(hasattr(stand_in, "a") for stand_in in formats._STAND_INS.values())
 
 
 def test_pickle_that_is_cut_short(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_pickle_that_is_cut_short(tmp_path: Path) -> None:
     for end in (0, 1, 30, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
         with pytest.raises(DataError, match="data_batch_1: not a pickle, or cut short"):
-            cifar.read_images(path, "labels")
+            formats.read_cifar(path, "labels")
 
 
 @given(st.binary(max_size=200))
@@ -130,11 +130,11 @@ def test_any_bytes_give_an_error_and_never_something_else(content: bytes) -> Non
         path = Path(folder) / "file"
         path.write_bytes(content)
         with pytest.raises(DataError, match="file: "):
-            cifar.read_images(path, "labels")
+            formats.read_cifar(path, "labels")
         with pytest.raises(DataError, match="file: "):
-            idx.read_idx(path, 3)
+            formats.read_idx(path, 3)
         with pytest.raises(DataError, match="file: "):
-            npy.read_severity(path, 1)
+            formats.read_severity(path, 1)
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_cifar_with_other_content(
     content = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [0] * 4} | change
     path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DataError, match=message):
-        cifar.read_images(path, "labels")
+        formats.read_cifar(path, "labels")
 
 
 def test_cifar_without_its_keys(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     with pytest.raises(DataError, match="has no 'fine_labels', only 'batch_label', 'data'"):
-        cifar.read_images(tmp_path / "test_batch", "fine_labels")
+        formats.read_cifar(tmp_path / "test_batch", "fine_labels")
     (tmp_path / "list").write_bytes(pickle.dumps([1]))
     with pytest.raises(DataError, match="must hold a dictionary, got list"):
-        cifar.read_names(tmp_path / "list", "label_names")
+        formats.read_cifar_classes(tmp_path / "list", "label_names")
     (tmp_path / "names").write_bytes(pickle.dumps({"label_names": [1]}))
     with pytest.raises(DataError, match="'label_names' must be a list of names"):
-        cifar.read_names(tmp_path / "names", "label_names")
+        formats.read_cifar_classes(tmp_path / "names", "label_names")
 
 
 def test_array_whose_shape_does_not_fit_its_bytes(tmp_path: Path) -> None:
@@ -177,12 +177,12 @@ def test_array_whose_shape_does_not_fit_its_bytes(tmp_path: Path) -> None:
     path.write_bytes(whole.replace(b"K\x04M\x00\x0c\x86", b"K\x05M\x00\x0c\x86"))
     assert path.read_bytes() != whole
     with pytest.raises(DataError, match="a shape that does not fit its bytes"):
-        cifar.read_images(path, "labels")
+        formats.read_cifar(path, "labels")
 
 
 def test_mat_gives_back_pictures_and_digits(tmp_path: Path) -> None:
     write_svhn(tmp_path)
-    images, labels = mat.read_mat(tmp_path / "test_32x32.mat")
+    images, labels = formats.read_mat(tmp_path / "test_32x32.mat")
     assert torch.equal(images, pixels(10, 3, 32, 1))
     assert labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
@@ -194,7 +194,7 @@ def test_mat_that_is_damaged(tmp_path: Path) -> None:
     for content in (b"", b"not a file of MATLAB" * 20, whole[: len(whole) // 2], whole[:-3]):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"test_32x32\.mat: (not a MATLAB|has no variable)"):
-            mat.read_mat(path)
+            formats.read_mat(path)
 
 
 @pytest.mark.parametrize(
@@ -214,35 +214,35 @@ def test_mat_with_other_content(tmp_path: Path, change: dict[str, object], messa
     content = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((2, 1))} | change
     savemat(tmp_path / "a.mat", content)
     with pytest.raises(DataError, match=message):
-        mat.read_mat(tmp_path / "a.mat")
+        formats.read_mat(tmp_path / "a.mat")
     savemat(tmp_path / "a.mat", {"X": content["X"]})
     with pytest.raises(DataError, match="has no variable 'y'"):
-        mat.read_mat(tmp_path / "a.mat")
+        formats.read_mat(tmp_path / "a.mat")
 
 
 def test_npy_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
     write_cifar_c(tmp_path)
-    rows = npy.read_severity(tmp_path / "snow.npy", 2)
+    rows = formats.read_severity(tmp_path / "snow.npy", 2)
     assert torch.equal(rows, pixels(15, 3, 32).permute(0, 2, 3, 1)[3:6])
 
 
 def test_npy_of_the_other_byte_order(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.arange(10, dtype=">i4"))
-    assert npy.read_severity(tmp_path / "labels.npy", 2).tolist() == [2, 3]
+    assert formats.read_severity(tmp_path / "labels.npy", 2).tolist() == [2, 3]
 
 
 def test_npy_that_is_odd(tmp_path: Path) -> None:
     path = tmp_path / "snow.npy"
     np.save(path, np.zeros((7, 2), np.uint8))
     with pytest.raises(DataError, match="rows for 5 severities"):
-        npy.read_severity(path, 1)
+        formats.read_severity(path, 1)
     np.save(path, np.zeros((50, 20), np.uint8))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DataError, match=r"snow\.npy: not an \.npy array, or cut short"):
-        npy.read_severity(path, 1)
+        formats.read_severity(path, 1)
     np.save(path, np.array([{}] * 5), allow_pickle=True)
     with pytest.raises(DataError, match=r"not an .npy array"):
-        npy.read_severity(path, 1)
+        formats.read_severity(path, 1)
 
 
 def test_gzip_inside_is_what_counts_not_the_name(tmp_path: Path) -> None:
@@ -250,5 +250,5 @@ def test_gzip_inside_is_what_counts_not_the_name(tmp_path: Path) -> None:
     write_idx(tmp_path / "a.gz", images)
     (tmp_path / "b").write_bytes((tmp_path / "a.gz").read_bytes())
     (tmp_path / "c.gz").write_bytes(gzip.decompress((tmp_path / "a.gz").read_bytes()))
-    assert torch.equal(idx.read_idx(tmp_path / "b", 3), images)
-    assert torch.equal(idx.read_idx(tmp_path / "c.gz", 3), images)
+    assert torch.equal(formats.read_idx(tmp_path / "b", 3), images)
+    assert torch.equal(formats.read_idx(tmp_path / "c.gz", 3), images)

@@ -347,7 +347,5 @@ def test_real_cifar10_agrees_with_plain_unpickling(real_data: Callable[[str], Pa
 
 
 def test_names_of_classes_are_those_of_the_meta_files(real_data: Callable[[str], Path]) -> None:
-    from gflowout.data.images import _CLASSES
-
     for name in ("cifar10", "cifar100"):
-        assert load_images(name, "test", real_data(name)).classes == _CLASSES[name]
+        assert load_images(name, "test", real_data(name)).classes == entry(name).classes

@@ -1,6 +1,7 @@
 """VQA-RAD, easy-VQA and what reads their pictures, on tiny files in the published formats."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import torch
 from PIL import Image
 from vqa_files import EASY, RAD, write_easy, write_rad
 
+from gflowout.data import store
+from gflowout.data.catalog import entry
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.vqa import TYPES, easy, load, rad
-from gflowout.data.vqa.pictures import decode
+from gflowout.data.vqa.datasets import question_type
+from gflowout.data.vqa.visual import decode
 
 
 def change(path: Path, edit) -> None:
@@ -60,7 +64,7 @@ def test_rad_types(tmp_path: Path) -> None:
     ],
 )
 def test_rad_type_by_answer(answer: str, closed: bool, kind: str) -> None:
-    assert TYPES[rad.question_type(answer, closed=closed)] == kind
+    assert TYPES[question_type(answer, closed=closed)] == kind
 
 
 def test_rad_as_a_set(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_easy_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_easy_without_data_or_package(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert easy.package_folder() is None
+    assert store.package_folder(entry("easy-vqa")) is None
     with pytest.raises(MissingDataError, match="pip install easy-vqa"):
         easy.load("train", tmp_path)
 
@@ -210,9 +214,10 @@ def test_easy_from_the_installed_package_without_importing_it(tmp_path: Path, mo
     package = tmp_path / "site" / "easy_vqa"
     write_easy(package / "data")
     (package / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.delitem(sys.modules, "easy_vqa", raising=False)  # another test may have imported it
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "empty").mkdir()
-    assert easy.package_folder() == package / "data"
+    assert store.package_folder(entry("easy-vqa")) == package / "data"
     assert len(easy.load("train", tmp_path / "empty")) == 2
 
 

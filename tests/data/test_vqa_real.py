@@ -12,6 +12,8 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gflowout.backbones import MCAN, ConvGrid, ImageMCAN
+from gflowout.data import store
+from gflowout.data.catalog import entry
 from gflowout.data.vqa import (
     TYPES,
     Answers,
@@ -46,7 +48,7 @@ def rad_split(real_data: Callable[[str], Path]) -> VQASplit:
 
 @pytest.fixture(scope="module")
 def easy_split() -> VQASplit:
-    folder = easy.package_folder()
+    folder = store.package_folder(entry("easy-vqa"))
     if folder is None:
         pytest.skip("real data: the package easy-vqa is not installed")
     return load("easy-vqa", folder.parent)
@@ -165,7 +167,7 @@ def test_easy_is_complete(easy_split: VQASplit) -> None:
     ]
     assert [len(part) for part in pictures] == [3_600, 400, 1_000]
     assert len(set.union(*pictures)) == 5_000
-    folder = easy.package_folder()
+    folder = store.package_folder(entry("easy-vqa"))
     assert folder is not None
     assert set(easy_split.answers.names) == set(easy.read_answers(folder))
 

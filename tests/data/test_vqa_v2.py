@@ -75,7 +75,7 @@ def test_min_count_is_a_strict_bound_as_published(folder: Path) -> None:
     ]
     change(path, lambda content: content.update(annotations=given))
     data = v2.read("train", folder)
-    assert data.fitted_answers(v2.SOURCE.min_count).names == ("b",)  # nine times b, eight times a
+    assert data.fitted_answers(v2.min_count).names == ("b",)  # nine times b, eight times a
 
 
 @pytest.mark.parametrize("split", ["test", "test-dev"])

@@ -100,7 +100,7 @@ def draws() -> dict[str, Any]:
 
 def runs() -> dict[str, Any]:
     """By study and preset, how many trials and runs there are, and a digest of their ids."""
-    from gflowout.studies.framework.selection import plan
+    from gflowout.studies.framework.plan import plan
     from gflowout.studies.framework.study import PRESETS, STUDIES, get
 
     content = {}

@@ -63,7 +63,7 @@ from gflowout.integrations.huggingface import (
     save_pretrained,
     wrap_transformer,
 )
-from gflowout.integrations.huggingface.trainer import mean_logits
+from gflowout.integrations.huggingface.defaults import mean_logits
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -252,6 +252,11 @@ def test_patterns_and_options_of_ones_own() -> None:
     assert wrap_transformer(bert(), "mc", example=own).spec.padding is None
 
 
+def enable_checkpointing(net: Any) -> None:
+    newer = hasattr(net, "activation_checkpointing_enable")
+    (net.activation_checkpointing_enable if newer else net.gradient_checkpointing_enable)()
+
+
 def test_what_cannot_be_wrapped_is_told() -> None:
     with pytest.raises(TypeError, match=r"backbone must be a model of transformers, got Linear"):
         wrap_transformer(nn.Linear(2, 2))  # type: ignore[arg-type]
@@ -264,13 +269,15 @@ def test_what_cannot_be_wrapped_is_told() -> None:
     with pytest.raises(ValueError, match=r"example must be given .* main input is 'input_values'"):
         wrap_transformer(net)
     net = bert()
-    net.gradient_checkpointing_enable()
+    enable_checkpointing(net)
     with pytest.raises(ValueError, match="recomputes layers without masks"):
         wrap_transformer(net)
     model = TrainerModel(wrapped("bert"))
     with pytest.raises(ValueError, match="gradient_checkpointing must be False"):
         model.gradient_checkpointing_enable()
-    model.model.backbone.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match="gradient_checkpointing must be False"):
+        model.activation_checkpointing_enable()  # the name in newer versions
+    enable_checkpointing(model.model.backbone)
     with pytest.raises(ValueError, match="recomputes layers without masks"):
         model.train()(**sentences(), labels=torch.zeros(3).long())
     with pytest.raises(TypeError, match=r"model must come from wrap_transformer or gfo\.wrap"):
@@ -386,12 +393,12 @@ def test_evaluation_is_the_mean_over_masks() -> None:
 
 def test_logits_of_other_likelihoods() -> None:
     outputs = torch.randn(4, 3, 2)
-    several = gfo.predictive.Predictive(outputs, gfo.MultiLabel(2))
+    several = gfo.Predictive(outputs, gfo.MultiLabel(2))
     torch.testing.assert_close(mean_logits(several).sigmoid(), outputs.sigmoid().mean(0))
     settled, likelihood = gfo.Gaussian(2).settle(outputs.flatten(0, 1))
-    values = gfo.predictive.Predictive(settled.reshape(4, 3, 4).detach(), likelihood)
+    values = gfo.Predictive(settled.reshape(4, 3, 4).detach(), likelihood)
     torch.testing.assert_close(mean_logits(values), outputs.mean(0))
-    sure = gfo.predictive.Predictive(torch.tensor([[[500.0, -500.0]]]), gfo.Categorical(2))
+    sure = gfo.Predictive(torch.tensor([[[500.0, -500.0]]]), gfo.Categorical(2))
     assert mean_logits(sure).isfinite().all()
 
 

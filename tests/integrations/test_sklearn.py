@@ -117,7 +117,7 @@ def test_weights_that_sum_to_little_are_relative() -> None:
     small = GFlowOutClassifier("id-gflowout", **QUICK).fit(x, y, np.full(80, 1 / 80))
     plain = GFlowOutClassifier("id-gflowout", **QUICK).fit(x, y)
     for one in (small, plain):
-        rows = round(80 * (1 - HIDDEN.validation))
+        rows = round(80 * (1 - HIDDEN.validation_fraction))
         assert one.chains_[0].model.method.options.train_size == pytest.approx(rows, abs=1)
     np.testing.assert_allclose(small.predict_proba(x), plain.predict_proba(x), atol=1e-5)
 
@@ -174,11 +174,9 @@ def test_draws_in_common_are_those_of_the_model() -> None:
     # One row: there is nothing to have in common, so the library's own predict gives the same.
     x, y = classes(40)
     model = GFlowOutClassifier(**QUICK).fit(x, y).chains_[0].model
-    row = torch.tensor(x[:1])
-    generator = torch.Generator().manual_seed(0)
-    seeds = torch.randint(2**62, (7,), generator=torch.Generator().manual_seed(0)).tolist()
-    own = model.predict(row, samples=7, generator=generator)
-    torch.testing.assert_close(chains.draw(model, row, seeds).outputs, own.outputs)
+    own = model.predict(torch.tensor(x[:1]), samples=7, generator=torch.Generator().manual_seed(0))
+    shared = chains.predict(model, x[:1], 7, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(shared.outputs, own.outputs)
 
 
 def test_class_weights_are_sample_weights() -> None:
@@ -619,7 +617,7 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
         import warnings
         warnings.filterwarnings("ignore")
         import gflowout.integrations
-        from gflowout.extras import MissingExtraError
+        from gflowout.core.optional import MissingExtraError
         try:
             import gflowout.integrations.sklearn
         except MissingExtraError as error:

@@ -28,7 +28,7 @@ from gflowout.report import (
     words,
 )
 from gflowout.runs import Run, records
-from gflowout.studies.framework import presets, selection, summary
+from gflowout.studies.framework import plan, summary
 from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import (
     Cell,
@@ -355,11 +355,11 @@ def test_every_study_tells_its_presets_by_its_runs():
     for name in STUDIES:
         study = get(name)
         for preset in PRESETS:
-            planned = selection.plan(study, preset, Path("nowhere")).runs
-            assert presets.of(study, [run.to_dict() for run in planned]) == [preset]
+            planned = plan.plan(study, preset, Path("nowhere")).runs
+            assert plan.presets_of(study, [run.to_dict() for run in planned]) == [preset]
             first = planned[0].to_dict()
             first["options"]["tuned"] = {"fit.lr": 0.123}  # whatever trials choose
-            assert preset == "paper" or presets.of(study, [first]) == [preset]
+            assert preset == "paper" or plan.presets_of(study, [first]) == [preset]
 
 
 def test_commands_work_where_they_were_asked_for(tmp_path, monkeypatch):

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gflowout.studies.framework import compare
-from gflowout.studies.framework.compare import by_arm, by_seed, compare_all, holm, paired, sentence
+from gflowout.studies.framework import statistics
+from gflowout.studies.framework.statistics import (
+    by_arm,
+    by_seed,
+    compare_all,
+    holm,
+    paired,
+    sentence,
+)
 
 
 def records(values, data="mnist", metric="clean/accuracy"):
@@ -77,7 +84,7 @@ def test_what_cannot_be_compared_says_why(ours, other, why):
 
 
 def test_unequal_numbers_are_refused():
-    with pytest.raises(ValueError, match="got 2 and 1 figures"):
+    with pytest.raises(ValueError, match="got 2 and 1 values"):
         paired([1, 2], [1], "high")
     with pytest.raises(ValueError, match="better must be one of"):
         paired([1, 2], [1, 2], "big")
@@ -135,5 +142,7 @@ def test_sentences():
     assert sentence(same, "A", "B", "NLL").startswith("No difference seen between A and B in NLL: ")
     weak = holm({"x": low, **{str(k): same for k in range(200)}})["x"]
     assert weak.firm == "no difference seen"
-    assert "among 201 comparisons that may be chance" in sentence(weak, "A", "B", "NLL")
-    assert compare.LEVEL == 0.95
+    assert "not significant after Holm correction for 201 comparisons" in sentence(
+        weak, "A", "B", "NLL"
+    )
+    assert statistics.LEVEL == 0.95

@@ -18,7 +18,7 @@ from gflowout.data import clinical as data
 from gflowout.data import store
 from gflowout.runs import Context, read
 from gflowout.studies import clinical, clinical_scores, models
-from gflowout.studies.clinical_section import PUBLISHED, TITLES, section
+from gflowout.studies.clinical import PUBLISHED, TITLES, section
 from gflowout.studies.framework import study
 from gflowout.studies.framework.content import PAPER, Curves, Table
 
@@ -99,7 +99,7 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
         for run in [*runs, *trials]:  # every configuration is one
             arm = clinical.ALL[run.method]
             if arm is not clinical.LOGISTIC:
-                made = models.settings(arm, clinical._dotted(run), run.options["tuned"], run.seed)
+                made = models.settings(arm, models.dotted(run), run.options["tuned"], run.seed)
                 assert made.data.source == run.data.partition(" ")[0]
     paper = clinical.runs("paper", {})[0].options
     assert paper["data.source"] == "eicu"

@@ -15,10 +15,16 @@ from gflowout.cli.paper_studies import catalogue
 from gflowout.data import store
 from gflowout.report import build, html, markdown
 from gflowout.runs import Context, read
-from gflowout.studies import features, features_fit, features_scores
-from gflowout.studies.features_arms import ARMS, EQUAL
+from gflowout.studies import features, features_fit, features_section
 from gflowout.studies.features_data import FLIPPED, PROBLEMS, Problem, load
-from gflowout.studies.features_fit import Boosting, Fitted, aligned, permutation_importance
+from gflowout.studies.features_fit import (
+    ARMS,
+    EQUAL,
+    Boosting,
+    Fitted,
+    aligned,
+    permutation_importance,
+)
 from gflowout.studies.framework import study
 
 # Problems
@@ -128,7 +134,7 @@ def test_prediction_scores_are_those_of_scikit_learn() -> None:
         said = rng.dirichlet(np.ones(classes), 200) + 0.5 * np.eye(classes)[y]
         said /= said.sum(1, keepdims=True)
         said = said.clip(0.01) / said.clip(0.01).sum(1, keepdims=True)
-        found = features_scores.prediction(said, y)
+        found = features.prediction(said, y)
         assert found["nll"] == pytest.approx(log_loss(y, said))
         assert found["accuracy"] == (said.argmax(1) == y).mean()
         other = said[:, 1] if classes == 2 else said
@@ -136,7 +142,7 @@ def test_prediction_scores_are_those_of_scikit_learn() -> None:
 
 
 def test_a_probability_of_0_does_not_cost_everything() -> None:
-    found = features_scores.prediction(np.array([[1.0, 0.0]]), np.array([1]))
+    found = features.prediction(np.array([[1.0, 0.0]]), np.array([1]))
     assert found["nll"] == pytest.approx(-math.log(1e-4), rel=1e-3)
     assert math.isnan(found["auroc"])
 
@@ -147,7 +153,7 @@ def test_auroc_counts_pairs() -> None:
     pairs = [
         (a > b) + 0.5 * (a == b) for a, b in itertools.product(score[right], score[~right])
     ]  # fmt: skip
-    assert features_scores.auroc(score, right) == pytest.approx(sum(pairs) / len(pairs))
+    assert features.auroc(score, right) == pytest.approx(sum(pairs) / len(pairs))
 
 
 def test_families_count_once() -> None:
@@ -156,7 +162,7 @@ def test_families_count_once() -> None:
     second = [[0, 0, 1], [0, 0, 0]] * 5
     masks, weights = np.array([first, second], dtype=float), np.array([0.75, 0.25])
     family, relevant = np.array([0, 0, 1]), np.array([True, False])
-    found = features_scores.kept_families(masks, weights, family)
+    found = features.kept_families(masks, weights, family)
     assert found == pytest.approx([0.75, 0.125])
     problem = Problem(
         np.zeros((4, 3)), np.array([0, 1, 0, 1]), np.zeros(4, bool), np.zeros((2, 3)),
@@ -180,19 +186,19 @@ def test_families_count_once() -> None:
 def test_discoveries_by_hand() -> None:
     family, relevant = np.array([0, 1, 0, 1, 2, 3]), np.array([True, True, False, False])
     found = np.array([True, False, True, False, True, False])
-    made = features_scores.discoveries(found, family, relevant, family > 1)
+    made = features.discoveries(found, family, relevant, family > 1)
     assert made == pytest.approx({"found": 3, "false": 1, "true": 1, "fdr": 1 / 3, "strict": 2 / 3})
-    unknown = features_scores.discoveries(found, family, None, family > 2)
+    unknown = features.discoveries(found, family, None, family > 2)
     assert unknown == {"found": 3, "false": 0}
 
 
 def test_reliability_of_known_probabilities() -> None:
     rng = np.random.default_rng(2)
     said = rng.random(20_000)
-    bins = features_scores.reliability(said, rng.random(20_000) < said)
+    bins = features_section.reliability(said, rng.random(20_000) < said)
     assert sum(count for _, _, count in bins) == 20_000
     assert all(abs(mean - share) < 0.04 for mean, share, _ in bins)
-    liar = features_scores.reliability(said, rng.random(20_000) < 1 - said)
+    liar = features_section.reliability(said, rng.random(20_000) < 1 - said)
     assert max(abs(mean - share) for mean, share, _ in liar) > 0.8
 
 

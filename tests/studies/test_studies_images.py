@@ -10,7 +10,8 @@ import pytest
 import torch
 from studies_images_files import link
 
-from gflowout.app import scores, sources
+from gflowout.app import evaluation as scores
+from gflowout.app import sources
 from gflowout.app.config import from_flat
 from gflowout.app.tasks import Part
 from gflowout.core.ensemble import Ensemble
@@ -21,7 +22,6 @@ from gflowout.studies import (
     adaptation,
     block_order,
     images,
-    images_presets,
     models,
     ood,
     robustness,
@@ -324,8 +324,8 @@ def test_ood_takes_the_models_of_robustness(tmp_path: Path) -> None:
 
 def test_presets_give_every_arm_the_same_network_and_data() -> None:
     for preset in study.PRESETS:
-        for data in images_presets.DATA:
-            bases = [images_presets.base(preset, data, arm) for arm in ARMS.values()]
+        for data in images.DATA:
+            bases = [images.base(preset, data, arm) for arm in ARMS.values()]
             plain = [
                 {key: value for key, value in each.items() if not key.startswith("method.")}
                 for each in bases

@@ -8,10 +8,11 @@ from studies_images_files import record, shifted
 
 from gflowout.report.tables import note
 from gflowout.studies import adaptation, block_order, ood, robustness
-from gflowout.studies import images_sections as say
-from gflowout.studies.framework import compare, verdicts
+from gflowout.studies.framework import claims as judged
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import Claim, Curves, Pictures, Section, Table, Text
+from gflowout.studies.framework.statistics import Comparison, by_seed, paired
 
 GAP = {"none": 0.0, "mc": 0.01, "concrete": 0.005, "contextual": -0.02, "gflowout": 0.03}
 
@@ -270,9 +271,9 @@ PAIRS = {  # by what the 95 % interval of the difference is, here about ±0.0248
 }  # fmt: skip
 
 
-def difference(mean: float, spread: float = 0.01, seeds: int = 3) -> dict[str, compare.Comparison]:
+def difference(mean: float, spread: float = 0.01, seeds: int = 3) -> dict[str, Comparison]:
     ours = [mean + spread * (seed - (seeds - 1) / 2) for seed in range(seeds)]
-    return {"mc": compare.paired(ours, [0.0] * seeds, "high")}
+    return {"mc": paired(ours, [0.0] * seeds, "high")}
 
 
 @pytest.mark.parametrize(
@@ -289,22 +290,22 @@ def test_wide_intervals_decide_nothing(
     mean: str, better: bool | None, as_good: bool | None, level: bool | None
 ) -> None:
     found = difference(PAIRS[mean])
-    assert verdicts.beats(found, ["mc"]) is better
-    assert verdicts.holds_up(found, ["mc"]) is as_good
-    assert verdicts.level(found, "mc") is level
+    assert judged.outcome("beats", found, ["mc"]) is better
+    assert judged.outcome("holds_up", found, ["mc"]) is as_good
+    assert judged.outcome("level", found, ["mc"]) is level
 
 
 def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
     narrow = difference(0.0, spread=0.001)
-    assert verdicts.beats(narrow, ["mc"]) is False  # a gain of a point is excluded
-    assert verdicts.holds_up(narrow, ["mc"]) is True
-    assert verdicts.level(narrow, "mc") is True
-    assert verdicts.beats(narrow, ["mc"], {"mc": 0.002}) is None
-    assert verdicts.beats(difference(0.0), ["mc"], {"mc": 0.04}) is False
+    assert judged.outcome("beats", narrow, ["mc"]) is False  # a gain of a point is excluded
+    assert judged.outcome("holds_up", narrow, ["mc"]) is True
+    assert judged.outcome("level", narrow, ["mc"]) is True
+    assert judged.outcome("beats", narrow, ["mc"], {"mc": 0.002}) is None
+    assert judged.outcome("beats", difference(0.0), ["mc"], {"mc": 0.04}) is False
     for few in (difference(0.0, spread=0.001, seeds=2), {}):
-        assert verdicts.beats(few, ["mc"]) is None
-        assert verdicts.holds_up(few, ["mc"]) is None
-        assert verdicts.level(few, "mc") is None
+        assert judged.outcome("beats", few, ["mc"]) is None
+        assert judged.outcome("holds_up", few, ["mc"]) is None
+        assert judged.outcome("level", few, ["mc"]) is None
 
 
 def test_of_several_arms_those_that_are_undecided_count() -> None:
@@ -312,26 +313,35 @@ def test_of_several_arms_those_that_are_undecided_count() -> None:
     worse = difference(-0.004, spread=0.001)["mc"]
     assert (ahead.verdict, worse.verdict) == ("better", "worse")
     # An arm that is beaten by less than the margin does not decide against us.
-    assert verdicts.beats({"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
-    assert verdicts.beats({"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
-    assert verdicts.beats({"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
+    assert judged.outcome("beats", {"mc": ahead, "concrete": wide}, ["mc", "concrete"]) is None
+    assert judged.outcome("beats", {"mc": ahead, "concrete": ahead}, ["mc", "concrete"]) is True
+    assert judged.outcome("beats", {"mc": ahead, "concrete": worse}, ["mc", "concrete"]) is False
     # Behind, but by less than what is taken for a difference.
-    assert verdicts.holds_up({"mc": worse}, ["mc"]) is True
-    assert verdicts.level({"mc": worse}, "mc") is True
-    assert verdicts.holds_up({"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
+    assert judged.outcome("holds_up", {"mc": worse}, ["mc"]) is True
+    assert judged.outcome("level", {"mc": worse}, ["mc"]) is True
+    assert judged.outcome("holds_up", {"mc": worse, "concrete": wide}, ["mc", "concrete"]) is None
     far = difference(-0.06)["mc"]
-    assert verdicts.holds_up({"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
-    for judge in (verdicts.beats, verdicts.holds_up):
-        assert judge({"mc": ahead}, ["mc", "concrete"]) is None
-        assert judge({}, (name for name in ("mc",))) is None
-        assert judge({"mc": ahead}, ()) is None
+    assert judged.outcome("holds_up", {"mc": far, "concrete": wide}, ["mc", "concrete"]) is False
+    for test in ("beats", "holds_up"):
+        assert judged.outcome(test, {"mc": ahead}, ["mc", "concrete"]) is None
+        assert judged.outcome(test, {}, (name for name in ("mc",))) is None
+        assert judged.outcome(test, {"mc": ahead}, ()) is None
+
+
+def test_to_lose_is_that_every_other_beats_ours() -> None:
+    for mean in PAIRS.values():
+        (found,), (mirrored,) = difference(mean).values(), difference(-mean).values()
+        ours, theirs = {"mc": found}, {"mc": mirrored}
+        for margins in (None, {"mc": 0.05}):
+            expected = judged.outcome("beats", theirs, ["mc"], margins)
+            assert judged.outcome("loses", ours, ["mc"], margins) is expected
 
 
 def test_an_average_needs_all_of_its_metrics() -> None:
     records = [
         record("s", "mnist", "mc", 0, {"a": 1.0, "b": 3.0}), record("s", "mnist", "mc", 1, {"a": 9})
     ]  # fmt: skip
-    assert say.average(["a", "b"])(records, "mnist", "mc") == {0: 2.0}
+    assert by_seed(records, "mnist", "mc", ["a", "b"]) == {0: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -345,35 +355,40 @@ def test_an_average_needs_all_of_its_metrics() -> None:
     ],
 )
 def test_verdicts_count_what_is_known(
-    outcomes: dict[str, bool | None], needed: int, expected: str
+    outcomes: dict[str, bool | None],
+    needed: int,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert say.verdict("It works.", outcomes, needed, "it does").verdict == expected
+    texts = {"claim": "It works.", "needed": needed, "rule": "it does"}
+    monkeypatch.setattr(judged, "entry", lambda name: texts)
+    assert judged.counted("study.claim", outcomes).verdict == expected
 
 
 def test_an_overview_names_every_arm_once() -> None:
-    wins = compare.paired([3, 4, 5.5], [1, 2, 3], "high")
-    even = compare.paired([1, 2, 3], [1.1, 1.9, 3], "high")
-    lost = compare.paired([1, 2, 3], [3, 4, 5.5], "high")
+    wins = paired([3, 4, 5.5], [1, 2, 3], "high")
+    even = paired([1, 2, 3], [1.1, 1.9, 3], "high")
+    lost = paired([1, 2, 3], [3, 4, 5.5], "high")
     mixed = {"mc": wins, "none": lost, "concrete": even, "control": even}
-    assert say.overview(mixed, "it") == [
-        "It: GFlowOut is better than MC dropout, worse than No dropout, not told apart from "
-        "Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
+    assert sections.overview(mixed, "it") == [
+        "It: GFlowOut is better than MC dropout, worse than No dropout, not significantly "
+        "different from Concrete dropout and GFlowOut (β = 0) (3 paired seeds, 95 %, Holm)."
     ]
-    assert say.overview({"mc": even}, "it") == [
-        "It: GFlowOut is not told apart from MC dropout (3 paired seeds, 95 %, Holm)."
+    assert sections.overview({"mc": even}, "it") == [
+        "It: GFlowOut is not significantly different from MC dropout (3 paired seeds, 95 %, Holm)."
     ]
-    unknown = compare.paired([1], [2], "high")
-    assert say.overview({"mc": unknown}, "it") == []
+    unknown = paired([1], [2], "high")
+    assert sections.overview({"mc": unknown}, "it") == []
     # Many are not listed, unless one of them could not be compared.
     many = dict.fromkeys(("mc", "none", "concrete", "contextual"), even)
-    assert "not told apart from any other method (" in say.overview(many, "it")[0]
+    assert "not significantly different from any other method (" in sections.overview(many, "it")[0]
     assert (
-        "MC dropout, not told apart from the other methods ("
-        in (say.overview({**many, "mc": wins, "control": even}, "it")[0])
+        "MC dropout, not significantly different from the other methods ("
+        in (sections.overview({**many, "mc": wins, "control": even}, "it")[0])
     )
     assert (
         "from MC dropout, No dropout, Concrete dropout and Contextual dropout ("
-        in (say.overview({**many, "control": unknown}, "it")[0])
+        in (sections.overview({**many, "control": unknown}, "it")[0])
     )
 
 

@@ -12,11 +12,11 @@ import gflowout as gfo
 from gflowout.backbones import MLP
 from gflowout.runs import read, run_study
 from gflowout.studies import masks
-from gflowout.studies.framework import selection
+from gflowout.studies.framework import plan as plans
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Bars, Heat, Points, Table, Text
-from gflowout.studies.masks import score
+from gflowout.studies.mask_statistics import POSTERIOR, score
 from gflowout.studies.models import settings
 
 OPTIONS = {"id-gflowout": {"train_size": 90}, "combined": {"train_size": 90}}
@@ -105,13 +105,13 @@ def test_scoring_leaves_model_and_random_state_alone():
 def test_configurations_are_good_and_those_of_the_robustness_study(preset, tmp_path):
     from gflowout.studies import robustness
 
-    plan = selection.plan(masks.STUDY, preset, tmp_path / "no")
+    plan = plans.plan(masks.STUDY, preset, tmp_path / "no")
     shared = {trial.id for trial in robustness.STUDY.tuning(preset)}
     assert plan.trials
     assert {trial.id for trial in plan.trials} <= shared
     theirs = {
         (run.data, run.method, run.seed): run
-        for run in selection.plan(robustness.STUDY, preset, tmp_path / "no").runs
+        for run in plans.plan(robustness.STUDY, preset, tmp_path / "no").runs
     }
 
     def configured(run):
@@ -130,7 +130,7 @@ def done(real_data, tmp_path_factory):
     for name in masks.DATA:
         real_data(name)
     folder = tmp_path_factory.mktemp("masks")
-    runs = selection.plan(masks.STUDY, "smoke", folder / "no").runs
+    runs = plans.plan(masks.STUDY, "smoke", folder / "no").runs
     runs = [run for run in runs if run.data == "mnist" or run.method == "gflowout"]
     return _run(runs, folder, real_data), runs
 
@@ -154,7 +154,7 @@ def test_real_runs(done):
     assert set(by_arm) == set(masks.ARMS)
     for arm, metrics in by_arm.items():
         assert ("reward/pearson" in metrics) == (arm != "mc")
-        assert ("keep/posterior" in metrics) == (arm in masks.POSTERIOR)
+        assert ("keep/posterior" in metrics) == (arm in POSTERIOR)
         assert 0 < metrics["keep/prediction"] < 1
         sites = [value for name, value in metrics.items() if name.startswith("site/")]
         assert len(sites) == 2

@@ -21,7 +21,8 @@ from gflowout.studies import vqa_data
 from gflowout.studies.framework import study
 from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Curves, Table
-from gflowout.studies.vqa_section import PUBLISHED, TITLES, section
+from gflowout.studies.framework.sections import TITLES
+from gflowout.studies.vqa import PUBLISHED, section
 
 SEED_THAT_KEEPS_NO = 2
 """Of two training pictures one is held out; the test asks for an answer of the other."""
@@ -38,7 +39,7 @@ def questions(
 ) -> Callable[[str], vqa_data.Prepared]:
     def load(name: str) -> vqa_data.Prepared:
         monkeypatch.setenv(store.VARIABLE, str(real_data(name).parent))
-        return vqa_data.load(name, 0, vqa_study._SIZES["smoke"][name])
+        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name])
 
     return load
 
@@ -82,7 +83,7 @@ def test_features_are_kept_and_damaged_ones_made_again(
     questions: Callable[[str], vqa_data.Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = questions("vqa-rad")
-    options = vqa_study._SIZES["smoke"]["vqa-rad"]
+    options = vqa_data.SIZES["smoke"]["vqa-rad"]
 
     def again() -> torch.Tensor:
         vqa_data._regions.cache_clear()
@@ -167,7 +168,7 @@ def test_vqa_v2_runs_on_made_up_files(
     run = next(run for run in vqa_study.runs("paper", {}) if run.method == arm)
     small = {
         **run.to_dict()["options"],
-        **{key: value for key, value in vqa_study._TINY.items() if key.startswith("net.")},
+        **{key: value for key, value in vqa_data.TINY.items() if key.startswith("net.")},
         "features": FEATURES,
         "held_out": 0.4,
         "min_count": 0,

@@ -25,9 +25,8 @@ from gflowout.core import atomic_io
 from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
 from gflowout.training import DivergedError, FitOptions, TrainingWarning, checkpoints, fit
-from gflowout.training.alarms import alarms
+from gflowout.training.monitoring import EpochStatistics, alarms
 from gflowout.training.options import choose_precision, optimisers, rate_factor
-from gflowout.training.statistics import EpochStatistics
 
 lightning = pytest.importorskip("lightning")
 

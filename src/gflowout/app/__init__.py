@@ -1,7 +1,6 @@
 """From a configuration to a trained model, its scores and its predictions on files.
 
-The command line and studies stand on this; it stands on data, backbones and training. Needs the
-extra ``studies``.
+Needs the extra ``studies``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Scores of a trained model: on its own data, on shifted images, and against other data."""
+"""Predictions of a model as named tensors, and their scores on its own, shifted and other data.
+
+The one way from a model to numbers: evaluation and prediction on files both use :func:`collect`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +14,103 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout.app import inputs, metrics, scores
+from gflowout.app import files, metrics
 from gflowout.app.config import ConfigError, is_file
-from gflowout.app.preprocess import Images, Problem
+from gflowout.app.preprocess import Images, Problem, Target
 from gflowout.app.tasks import Part
 from gflowout.core import checks
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.images import IMAGE_SETS, load_images
 
-_GREY = (0.299, 0.587, 0.114)
-_FLOAT = torch.float32
+UNCERTAINTIES = ("dempster_shafer", "entropy", "mutual_information")
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 BATCH = 500
+_GREY = (0.299, 0.587, 0.114)
+
+Answers = dict[str, Tensor]
 Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...]]]
+
+
+def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> Answers:
+    """What a prediction says, by name, in the units of the data.
+
+    Returns:
+        Classes: ``probabilities`` [batch, classes], ``confidence``, ``entropy``,
+        ``mutual_information``, ``dempster_shafer``. Numbers: ``mean``, ``std``, ``aleatoric_std``,
+        ``epistemic_std`` and quantiles. All but the first are [batch].
+    """
+    if target.likelihood == "gaussian":
+        shift, scale = target.mean, target.std
+        numbers = {
+            "mean": pred.mean * scale + shift,
+            "std": pred.variance().sqrt() * scale,
+            "aleatoric_std": pred.aleatoric_variance().sqrt() * scale,
+            "epistemic_std": pred.epistemic_variance().sqrt() * scale,
+            **{name: pred.quantile(p) * scale + shift for name, p in QUANTILES.items()},
+        }
+        return {name: value.flatten() for name, value in numbers.items()}
+    probabilities = pred.mean
+    if target.likelihood == "binary":
+        probabilities = torch.stack([1 - probabilities, probabilities], -1)
+    disagreement = pred.mutual_information()
+    if isinstance(model, MaskedModel) and model.method.deterministic:  # nothing but rounding
+        disagreement = torch.zeros_like(disagreement)
+    return {
+        "probabilities": probabilities,
+        "confidence": pred.max_probability(),
+        "entropy": pred.entropy(),
+        "mutual_information": disagreement,
+        "dempster_shafer": pred.dempster_shafer(),
+    }
+
+
+def collect(
+    model: MaskedModel | Ensemble,
+    target: Target,
+    batches: Iterable[tuple[Tensor, ...]],
+    samples: int,
+    seed: int,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Answers:
+    """Predict all batches of inputs, as the network takes them; with labels, also ``log_prob``.
+
+    ``advance`` is called with the number of examples of each batch that is done.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    parts: list[Answers] = []
+    for batch in batches:
+        x, *labels = (tensor.to(device) for tensor in batch)
+        pred = model.predict(x, samples=samples, generator=generator)
+        answers = answer(model, target, pred)
+        if labels:
+            answers["log_prob"] = pred.log_prob(labels[0])
+            if target.likelihood == "gaussian":  # a density, per unit of the data
+                answers["log_prob"] = answers["log_prob"] - math.log(target.std)
+            answers["labels"] = labels[0]
+        parts.append({name: value.cpu() for name, value in answers.items()})
+        advance(len(x))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def measure(target: Target, answers: Answers) -> dict[str, float]:
+    """Scores of answers whose labels are known."""
+    labels = answers["labels"]
+    if target.likelihood == "gaussian":
+        values = labels * target.std + target.mean
+        interval = answers["q05"], answers["q95"]
+        return metrics.regression(answers["mean"], values, answers["log_prob"], interval)
+    labels, probabilities = labels.long(), answers["probabilities"]
+    scores = metrics.classification(probabilities, labels, answers["log_prob"])
+    if probabilities.shape[-1] == 2:
+        negative, positive = (probabilities[labels == label, 1] for label in (0, 1))
+        both = len(negative) and len(positive)
+        ranked = metrics.detection(negative, positive) if both else {}
+        scores |= {name: ranked.get(name, math.nan) for name in ("auroc", "aupr")}
+    return scores
 
 
 def evaluate(
@@ -49,7 +136,7 @@ def evaluate(
         name: What these are called on a progress bar.
         rotate: Also score the images turned by angles from 0 to 360 degrees.
         corrupt: Also score the images with these corruptions: kind and severity.
-        ood: Also tell these data from the part, by uncertainty: names of image sets, or paths.
+        ood: Also detect these data by uncertainty: names of image sets, or paths.
         data_dir: Directory of all data sets.
         samples: Draws of masks.
         seed: Of draws, angles and corruptions.
@@ -71,38 +158,36 @@ def evaluate(
     if ood and target.likelihood == "gaussian":
         raise ConfigError(["telling data apart by uncertainty is for classes, not for numbers"])
 
-    def answers(what: str, examples: Part) -> scores.Answers:
+    def answers_for(what: str, examples: Part) -> Answers:
         batches = watch(what, examples.batches(problem, BATCH))
-        return scores.collect(model, target, batches, samples, seed)
+        return collect(model, target, batches, samples, seed)
 
-    unlike = {other: other_data(problem, other, data_dir) for other in ood}
-    known = answers(name, part)
-    found = scores.measure(target, known)
+    others = {other: other_data(problem, other, data_dir) for other in ood}
+    answers = answers_for(name, part)
+    scores = measure(target, answers)
     shifted: dict[str, Tensor] = {}
     if rotate:
         shifted["rotated"] = shifts.rotate(part.x, seed=seed)
     for kind, severity in corrupt:
         frost = overlays.load_overlays(data_dir) if kind == "frost" else None
-        shifted[f"{kind}-{severity}"] = corruptions.corrupt(
-            part.x, kind, severity, seed=seed, overlays=frost
-        )
+        images = corruptions.corrupt(part.x, kind, severity, seed=seed, overlays=frost)
+        shifted[f"{kind}-{severity}"] = images
     for shift, images in shifted.items():
-        numbers = scores.measure(target, answers(shift, replace(part, x=images)))
-        found |= {f"{shift}/{metric}": value for metric, value in numbers.items()}
-    for other, x in unlike.items():
-        unknown = answers(other, Part(x, part.y[:1].expand(len(x))))
-        for score in scores.UNCERTAINTIES:
-            numbers = metrics.detection(known[score], unknown[score])
-            found |= {
-                f"{Path(other).name}/{score}/{metric}": value for metric, value in numbers.items()
-            }
-    return found
+        numbers = measure(target, answers_for(shift, replace(part, x=images)))
+        scores |= {f"{shift}/{metric}": value for metric, value in numbers.items()}
+    for other, x in others.items():
+        unlike = answers_for(other, Part(x, part.y[:1].expand(len(x))))
+        for score in UNCERTAINTIES:
+            numbers = metrics.detection(answers[score], unlike[score])
+            prefix = f"{Path(other).name}/{score}"
+            scores |= {f"{prefix}/{metric}": value for metric, value in numbers.items()}
+    return scores
 
 
 def other_data(problem: Problem, name: str, data_dir: str | Path | None = None) -> Tensor:
     """Inputs of other data, as the problem's own are stored; images are made to fit."""
     if is_file(name):
-        return inputs.read_all(problem, Path(name))
+        return torch.cat(list(files.open_inputs(problem, [Path(name)]).chunks()))
     if name not in IMAGE_SETS:
         near = checks.suggest(name, IMAGE_SETS)
         raise ConfigError(
@@ -119,11 +204,11 @@ def fitted(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if images.shape[1] == 1 and channels == 3:
         images = images.expand(-1, 3, -1, -1)
     elif images.shape[1] == 3 and channels == 1:
-        weights = images.new_tensor(_GREY, dtype=_FLOAT).view(3, 1, 1)
-        images = (images.to(_FLOAT) * weights).sum(1, keepdim=True).round().byte()
+        weights = torch.tensor(_GREY).view(3, 1, 1)
+        images = (images.float() * weights).sum(1, keepdim=True).round().byte()
     if images.shape[2:] != (height, width):
         resized = F.interpolate(
-            images.to(_FLOAT), (height, width), mode="bilinear", antialias=True, align_corners=False
+            images.float(), (height, width), mode="bilinear", antialias=True, align_corners=False
         )
         images = resized.round().clamp(0, 255).byte()
     return images.contiguous()

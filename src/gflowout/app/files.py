@@ -1,12 +1,13 @@
-"""Reading the user's own files: CSV, Parquet, NPZ, images. Knows nothing of models.
+"""Read the user's own files (CSV, Parquet, NPZ, images), also as the inputs of a trained model.
 
 Every problem is a :class:`~gflowout.data.errors.DataError` that starts with the path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from gflowout.app.preprocess import Images, Problem, Remarks
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
 
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 TABLES = (".csv", ".parquet")
-GREY = ("1", "L", "LA", "I", "I;16", "F")
+CHUNK = 1000
+"""Examples that are read and predicted at once."""
+_GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
-def there(path: Path) -> Path:
+def existing(path: Path) -> Path:
     """Return a path that exists, or raise."""
     path = path.expanduser()
     if not path.exists():
@@ -36,8 +40,8 @@ def there(path: Path) -> Path:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Put the path before messages that do not know it."""
+def error_context(path: Path) -> Iterator[None]:
+    """Put the path before messages of errors that do not name it."""
     try:
         yield
     except DataError as error:
@@ -48,7 +52,7 @@ def named(path: Path) -> Iterator[None]:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file."""
-    path = there(path)
+    path = existing(path)
     try:
         if path.suffix.lower() == ".parquet":
             require("pyarrow", extra="studies", purpose="reading Parquet")
@@ -69,7 +73,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of an NPZ file; nothing is unpickled."""
-    path = there(path)
+    path = existing(path)
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
@@ -99,68 +103,64 @@ def inputs_of(path: Path, arrays: dict[str, NDArray[Any]]) -> Tensor | pd.DataFr
 
 def find_images(folder: Path) -> list[Path]:
     """All images of a folder and of the folders in it, in the order of their names."""
-    found = sorted(
+    paths = sorted(
         path
-        for path in there(folder).rglob("*")
+        for path in existing(folder).rglob("*")
         if path.suffix.lower() in PICTURES and path.is_file() and not path.name.startswith(".")
     )
-    if not found:
+    if not paths:
         raise DataError(f"{folder}: no image here ({', '.join(PICTURES)})")
-    return found
+    return paths
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Images of each class: one sub-folder each."""
-    folder = there(folder)
-    inside = sorted(
-        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    subfolders = sorted(
+        path
+        for path in existing(folder).iterdir()
+        if path.is_dir() and not path.name.startswith(".")
     )
-    names = {path.name.lower() for path in inside}
+    names = {path.name.lower() for path in subfolders}
     if names and names <= _SPLITS:
         raise DataError(
             f"{folder}: must hold one sub-folder per class, got {', '.join(sorted(names))}; name "
-            f"one of these, such as {inside[0]}"
+            f"one of these, such as {subfolders[0]}"
         )
-    found = {path.name: find_images(path) for path in inside}
-    if len(found) < 2:
+    if len(subfolders) < 2:
         raise DataError(
             f"{folder}: must hold one sub-folder of images per class, two at least, got "
-            f"{len(found)} sub-folders"
+            f"{len(subfolders)} sub-folders"
         )
-    return found
+    return {path.name: find_images(path) for path in subfolders}
 
 
 def channels_of(paths: Sequence[Path]) -> int:
     """1 if all images are grey, else 3."""
-    return 1 if all(_mode(path) in GREY for path in paths) else 3
+    for path in paths:
+        with _opened(path) as image:
+            if image.mode not in _GREY_MODES:
+                return 3
+    return 1
 
 
 def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Tensor, int]:
-    """Read images, made grey or coloured, and resized where they have another size.
-
-    Args:
-        paths: One image each.
-        shape: Channels, height, width.
-
-    Returns:
-        uint8 [N, C, H, W], and how many were resized.
-    """
+    """Read images as uint8 [N, *shape], resized where needed; also tells how many were resized."""
     pillow = _pillow()
     channels, height, width = shape
     result = torch.empty(len(paths), *shape, dtype=torch.uint8)
     resized = 0
     for place, path in enumerate(paths):
-        with _opened(path) as picture:
-            upright = pillow.ImageOps.exif_transpose(picture)
-            if upright.mode in ("I", "I;16", "F"):  # 16 bits to 8
-                values = np.asarray(upright, dtype="float64")
+        with _opened(path) as stored:
+            image = pillow.ImageOps.exif_transpose(stored)
+            if image.mode in ("I", "I;16", "F"):  # 16 bits to 8
+                values = np.asarray(image, dtype="float64")
                 scale = 255 / 65535 if values.max() > 255 else 1.0
-                upright = pillow.Image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
-            made = upright.convert("L" if channels == 1 else "RGB")
-        if made.size != (width, height):
-            made = made.resize((width, height), pillow.Image.Resampling.BILINEAR)
+                image = pillow.Image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
+            image = image.convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            image = image.resize((width, height), pillow.Image.Resampling.BILINEAR)
             resized += 1
-        values = np.array(made).reshape(height, width, channels)
+        values = np.array(image).reshape(height, width, channels)
         result[place] = torch.from_numpy(values).permute(2, 0, 1)
     return result, resized
 
@@ -169,17 +169,12 @@ def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Ten
 def _opened(path: Path) -> Iterator[Any]:
     pillow = _pillow()
     try:
-        with pillow.Image.open(path) as picture:
-            yield picture
+        with pillow.Image.open(path) as image:
+            yield image
     except FileNotFoundError as error:
         raise MissingDataError(f"{path}: no such file") from error
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{path}: cannot be read as an image ({_first(error)})") from error
-
-
-def _mode(path: Path) -> str:
-    with _opened(path) as picture:
-        return str(picture.mode)
 
 
 def _pillow() -> Any:
@@ -190,3 +185,106 @@ def _pillow() -> Any:
 
 def _first(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a trained model that can be read piece by piece.
+
+    Attributes:
+        label: What tells examples apart: ``"row"`` or ``"file"``.
+        names: That of each example.
+        take: Reads the examples of a slice, as they are stored.
+        remarks: What is odd, complete when all have been read.
+        resized: Numbers of images that were resized, one for each slice that was read.
+    """
+
+    label: str
+    names: Sequence[Any]
+    take: Callable[[slice], Tensor]
+    remarks: Remarks
+    resized: list[int]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Tensor]:
+        """All examples, some at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def notes(self) -> list[str]:
+        """What a user should know, once all have been read."""
+        count = sum(self.resized)
+        more = [f"{count:,} of {len(self):,} images had another size and were resized"]
+        return self.remarks.lines() + (more if count else [])
+
+
+def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
+    """Open files as inputs of a trained model, prepared exactly as in training.
+
+    Args:
+        problem: What the model takes.
+        paths: One CSV, Parquet or NPZ file; one folder of images; or image files.
+
+    Raises:
+        DataError: If they are not there, or are not what the model takes.
+    """
+    first = existing(paths[0])
+    suffix = first.suffix.lower()
+    takes_images = isinstance(problem.inputs, Images)
+    if first.is_dir() or suffix in PICTURES:
+        return _image_inputs(problem, [existing(path) for path in paths])
+    if len(paths) > 1:
+        raise DataError(f"{paths[1]}: only images can be given as several files")
+    if suffix in TABLES:
+        if takes_images:
+            raise DataError(f"{first}: the model takes images, this is a table")
+        return _table_inputs(problem, first, read_table(first))
+    if suffix != ".npz":
+        raise DataError(f"{first}: must be CSV, Parquet, NPZ, a folder of images or an image")
+    x = inputs_of(first, read_arrays(first))
+    if isinstance(x, pd.DataFrame):
+        if takes_images:
+            raise DataError(f"{first}: the model takes images as bytes, x is a table")
+        return _table_inputs(problem, first, x)
+    if not takes_images or x.shape[1:] != torch.Size(problem.shape):
+        raise DataError(
+            f"{first}: the model takes {'images' if takes_images else 'rows'} "
+            f"{list(problem.shape)}, x has images {list(x.shape[1:])}"
+        )
+    return Inputs("row", range(len(x)), lambda part: x[part], Remarks(), [])
+
+
+def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
+    table, remarks = problem.inputs, Remarks()
+    assert not isinstance(table, Images)
+
+    def take(part: slice) -> Tensor:
+        with error_context(path):
+            return table.encode(frame.iloc[part], remarks)
+
+    take(slice(0, 1))  # a column that is missing shows at once
+    remarks.unknown.clear()
+    remarks.missing.clear()
+    return Inputs("row", range(len(frame)), take, remarks, [])
+
+
+def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
+    if not isinstance(problem.inputs, Images):
+        raise DataError(f"{paths[0]}: the model takes a table, not images")
+    shape = problem.inputs.shape
+    images: list[tuple[str, Path]] = []
+    for path in paths:
+        if path.is_dir():
+            images += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
+        else:
+            images.append((str(path), path))
+    resized: list[int] = []
+
+    def take(part: slice) -> Tensor:
+        tensors, count = read_images([path for _, path in images[part]], shape)
+        resized.append(count)
+        return tensors
+
+    return Inputs("file", [name for name, _ in images], take, Remarks(), resized)

@@ -1,7 +1,7 @@
 """Scores of predictions whose labels are known, and of uncertainty as a detector.
 
-Pure functions of tensors; knows nothing of models or data. Whatever is unlike the training data is
-the positive class of a detector, and uncertainty is its score. Needs the extra ``train``.
+Whatever is unlike the training data is the positive class of a detector, and uncertainty is its
+score. Needs the extra ``train``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gflowout.core.optional import require
 
 BINS = 15
 """Of the calibration error, equally wide."""
-_PURPOSE = "gflowout.app.metrics"
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -30,10 +29,7 @@ def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
         >>> accuracy(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
         tensor(0.5000)
     """
-    found: Tensor = _torchmetrics().multiclass_accuracy(
-        probabilities, labels, probabilities.shape[-1], average="micro"
-    )
-    return found
+    return (probabilities.argmax(-1) == labels).float().mean()
 
 
 def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -62,10 +58,10 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> Tensor:
         >>> calibration_error(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
         tensor(0.2500)
     """
-    found: Tensor = _torchmetrics().multiclass_calibration_error(
+    error: Tensor = _torchmetrics().multiclass_calibration_error(
         probabilities, labels, probabilities.shape[-1], n_bins=BINS
     )
-    return found
+    return error
 
 
 def classification(probabilities: Tensor, labels: Tensor, log_prob: Tensor) -> dict[str, float]:
@@ -105,8 +101,8 @@ def regression(
 
     Examples:
         >>> mean, truth = torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])
-        >>> found = regression(mean, truth, mean, (mean - 3.5, mean + 3.5))
-        >>> found["mae"], found["coverage90"]
+        >>> scores = regression(mean, truth, mean, (mean - 3.5, mean + 3.5))
+        >>> scores["mae"], scores["coverage90"]
         (3.5, 0.5)
     """
     error = mean - values
@@ -153,4 +149,6 @@ def detection(known: Tensor, unknown: Tensor) -> dict[str, float]:
 
 
 def _torchmetrics() -> ModuleType:
-    return require("torchmetrics.functional.classification", extra="train", purpose=_PURPOSE)
+    return require(
+        "torchmetrics.functional.classification", extra="train", purpose="gflowout.metrics"
+    )

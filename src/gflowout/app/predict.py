@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.lib import format as npy
-from torch import Tensor
 
-from gflowout.app import scores
-from gflowout.app.inputs import CHUNK, Inputs, open_inputs
+from gflowout.app.evaluation import Answers, collect
+from gflowout.app.files import Inputs, open_inputs
 from gflowout.app.preprocess import Problem, Target
 from gflowout.core.atomic_io import write_file
 from gflowout.core.model import MaskedModel
@@ -41,8 +40,8 @@ def predict(
         paths: One CSV, Parquet or NPZ file; one folder of images; or image files.
         samples: Draws of masks.
         seed: Of the draws.
-        advance: Is told how many examples were done.
-        started: Is told how many there are.
+        advance: Called with the number of examples of each batch that is done.
+        started: Called with the number of all examples.
 
     Returns:
         A table, see :func:`table`, and remarks for the user.
@@ -50,12 +49,12 @@ def predict(
     inputs = open_inputs(problem, paths)
     started(len(inputs))
     transform = problem.inputs.transform
-    batches = ((x if transform is None else transform(x),) for x in inputs.chunks(CHUNK))
-    answers = scores.collect(model, problem.target, batches, samples, seed, advance)
+    batches = ((x if transform is None else transform(x),) for x in inputs.chunks())
+    answers = collect(model, problem.target, batches, samples, seed, advance)
     return table(problem.target, inputs, answers), inputs.notes()
 
 
-def table(target: Target, inputs: Inputs, answers: scores.Answers) -> pd.DataFrame:
+def table(target: Target, inputs: Inputs, answers: Answers) -> pd.DataFrame:
     """One row per input.
 
     ``row`` or ``file``; for classes ``prediction``, ``p_<class>`` for each, ``confidence``,
@@ -65,12 +64,12 @@ def table(target: Target, inputs: Inputs, answers: scores.Answers) -> pd.DataFra
     columns: dict[str, Any] = {inputs.label: list(inputs.names)}
     for name, values in answers.items():
         if name != "probabilities":
-            columns[name] = _array(values)
+            columns[name] = values.float().numpy()
             continue
         best = values.argmax(-1).tolist()
         columns["prediction"] = [target.classes[place] for place in best]
         for place, label in enumerate(target.classes):
-            columns[f"p_{label}"] = _array(values[:, place])
+            columns[f"p_{label}"] = values[:, place].float().numpy()
     return pd.DataFrame(columns)
 
 
@@ -102,7 +101,3 @@ def _write_npz(frame: pd.DataFrame, stream: Any) -> None:
             values = np.asarray(column.to_numpy(dtype=None if numbers else str))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array(member, values, allow_pickle=False)
-
-
-def _array(values: Tensor) -> Any:
-    return values.float().cpu().numpy()

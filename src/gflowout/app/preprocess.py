@@ -1,8 +1,7 @@
 """What a trained model takes and gives, as plain values that are kept beside it.
 
 Inputs (images of one size, or the columns of a table) and the target (classes, or a number with its
-scale) are learned from training data once. The same is then done to everything that comes later.
-Knows nothing of files or of data sets.
+scale) are learned from training data once, and applied to all later data.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MOST_LEVELS = 100
-"""Kinds of things that a column may name; more are taken for names or identifiers."""
+"""Different values that a categorical column may have; more are taken for identifiers."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class Images:
     def fit(cls, images: Tensor) -> Images:
         """Learn from training images, uint8 [N, C, H, W]."""
         learned = Normalize.fit(images)
-        channels, height, width = images.shape[1:]
-        shape = (int(channels), int(height), int(width))
-        return cls(shape, tuple(learned.mean.tolist()), tuple(learned.std.tolist()))
+        _, channels, height, width = images.shape
+        mean, std = tuple(learned.mean.tolist()), tuple(learned.std.tolist())
+        return cls((channels, height, width), mean, std)
 
     @property
     def transform(self) -> Transform:
@@ -66,9 +65,9 @@ class Column:
         name: Of the column.
         mean: Of a number, over the training rows that have one.
         std: Likewise; 1 where it never varies.
-        levels: Of a column that names kinds of things: one input each. ``None`` for numbers.
-        missing: Whether missing values have an input of their own; they have if there were some in
-            training.
+        levels: Values of a categorical column: one input each. ``None`` for numbers.
+        missing: Whether missing values have an input of their own, as they do if there were some
+            in training.
     """
 
     name: str
@@ -99,19 +98,19 @@ class Remarks:
 
     def lines(self) -> list[str]:
         """One sentence each."""
-        found = []
-        if self.ignored:
-            found.append(f"columns that the model does not take: {', '.join(sorted(self.ignored))}")
-        for name, count in self.unknown.items():
-            found.append(f"column {name!r}: {count:,} values that training has not seen")
-        for name, count in self.missing.items():
-            found.append(f"column {name!r}: {count:,} missing values, of which training had none")
-        return found
+        ignored = f"columns that the model does not take: {', '.join(sorted(self.ignored))}"
+        unseen = "values that training has not seen"
+        missing = "missing values, of which training had none"
+        return [
+            *([ignored] if self.ignored else []),
+            *(f"column {name!r}: {count:,} {unseen}" for name, count in self.unknown.items()),
+            *(f"column {name!r}: {count:,} {missing}" for name, count in self.missing.items()),
+        ]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table: numbers standardised, kinds of things one-hot.
+    """The columns of a table: numbers standardised, categorical values one-hot.
 
     Attributes:
         columns: In the order of the inputs.
@@ -135,10 +134,10 @@ class Table:
 
         Args:
             frame: Training rows, without the target.
-            categorical: Columns of numbers that stand for kinds of things.
+            categorical: Columns of numbers that are categorical.
 
         Raises:
-            DataError: If a column is neither, or nothing is left.
+            DataError: If a column is neither numeric nor categorical, or there is none.
         """
         if not len(frame.columns):
             raise DataError("the table has no column besides the target")
@@ -152,14 +151,14 @@ class Table:
     @property
     def names(self) -> list[str]:
         """Of the inputs."""
-        found = []
+        names = []
         for column in self.columns:
-            levels = [None] if column.levels is None else column.levels
-            found += [
-                column.name if level is None else f"{column.name}={level}" for level in levels
-            ]
-            found += [f"{column.name} missing"] * column.missing
-        return found
+            if column.levels is None:
+                names.append(column.name)
+            else:
+                names += [f"{column.name}={level}" for level in column.levels]
+            names += [f"{column.name} missing"] * column.missing
+        return names
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -168,7 +167,7 @@ class Table:
 
     @property
     def transform(self) -> Transform | None:
-        """Nothing is left to do when a table is encoded."""
+        """``None``: an encoded table is what the network takes."""
         return None
 
     def encode(self, frame: pd.DataFrame, remarks: Remarks) -> Tensor:
@@ -179,18 +178,18 @@ class Table:
             remarks: What is odd is added here.
 
         Raises:
-            DataError: If a column is missing, or holds text where numbers are wanted.
+            DataError: If a column is missing, or holds text where numbers are expected.
         """
-        wanted = [column.name for column in self.columns]
-        lacking = [name for name in wanted if name not in frame.columns]
-        if lacking:
-            spare = [str(name) for name in frame.columns if name not in wanted]
-            hints = "".join(checks.suggest(name, spare) for name in lacking[:1])
-            listed = ", ".join(repr(name) for name in lacking[:5])
-            more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            columns = "column" if len(lacking) == 1 else "columns"
-            raise DataError(f"misses the {columns} {listed}{more}{hints}")
-        remarks.ignored |= {str(name) for name in frame.columns} - set(wanted)
+        names = [column.name for column in self.columns]
+        ignored = {str(name) for name in frame.columns} - set(names)
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            listed = ", ".join(repr(name) for name in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            columns = "column" if len(missing) == 1 else "columns"
+            hint = checks.suggest(missing[0], sorted(ignored))
+            raise DataError(f"misses the {columns} {listed}{more}{hint}")
+        remarks.ignored |= ignored
         parts = [_encoded(column, frame[column.name], remarks) for column in self.columns]
         return torch.from_numpy(np.concatenate(parts, 1).astype("float32"))
 
@@ -264,13 +263,14 @@ class Problem:
         if values["kind"] == "images":
             inputs = Images(**{key: tuple(part) for key, part in values["inputs"].items()})
         else:
-            inputs = Table(tuple(Column(**_tuples(each)) for each in values["inputs"]["columns"]))
-        target = Target(**_tuples(values["target"]))
+            columns = values["inputs"]["columns"]
+            inputs = Table(tuple(Column(**lists_to_tuples(column)) for column in columns))
+        target = Target(**lists_to_tuples(values["target"]))
         return cls(values["source"], inputs, target, int(values["train_size"]))
 
 
 def level(value: Any) -> str:
-    """Name of a kind of thing; 3 and 3.0 are the same.
+    """Name of a categorical value; 3 and 3.0 are the same.
 
     Examples:
         >>> [level(value) for value in ("a", 3, 3.0, 2.5, True)]
@@ -282,7 +282,7 @@ def level(value: Any) -> str:
 
 
 def sorted_levels(values: Sequence[Any]) -> tuple[str, ...]:
-    """Names of all kinds, numbers by their size.
+    """Names of all categorical values, numbers by their size.
 
     Examples:
         >>> sorted_levels([10, 9, 9]), sorted_levels(["b", "a"])
@@ -298,30 +298,27 @@ def sorted_levels(values: Sequence[Any]) -> tuple[str, ...]:
 
 def _learn(values: pd.Series[Any], categorical: bool) -> Column:
     name = str(values.name)
-    known = values[values.notna()]
-    missing = len(known) < len(values)
-    if not len(known):
+    present = values[values.notna()]
+    missing = len(present) < len(values)
+    if not len(present):
         raise DataError(f"column {name!r} has no value in the training rows: add it to data.drop")
     if pd.api.types.is_numeric_dtype(values) and not categorical:
-        numbers = _numbers(name, known)
+        numbers = _numbers(name, present)
         std = float(numbers.std())
         return Column(name, float(numbers.mean()), std if std > 0 else 1.0, missing=missing)
-    if pd.api.types.is_datetime64_any_dtype(values) or not _nameable(known):
+    nameable = all(isinstance(v, str | bool | int | float | np.generic) for v in present[:100])
+    if pd.api.types.is_datetime64_any_dtype(values) or not nameable:
         raise DataError(
             f"column {name!r} holds {values.dtype}, which is neither a number nor a name: make "
             "numbers of it, or add it to data.drop"
         )
-    levels = sorted_levels(known.tolist())
+    levels = sorted_levels(present.tolist())
     if len(levels) > MOST_LEVELS:
         raise DataError(
             f"column {name!r} names {len(levels):,} different things (such as {levels[0]!r}), more "
             f"than {MOST_LEVELS}: is it an identifier? Add it to data.drop"
         )
     return Column(name, levels=levels, missing=missing)
-
-
-def _nameable(known: pd.Series[Any]) -> bool:
-    return all(isinstance(value, str | bool | int | float | np.generic) for value in known[:100])
 
 
 def _numbers(name: str, values: pd.Series[Any]) -> NDArray[np.float64]:
@@ -349,11 +346,8 @@ def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArra
         block = np.where(absent, 0.0, numbers)[:, None]
     else:
         places = {name: place for place, name in enumerate(column.levels)}
-        codes = np.array(
-            [-1 if gone else places.get(level(value), -1)
-             for value, gone in zip(values.tolist(), absent, strict=True)],
-            dtype="int64",
-        )  # fmt: skip
+        codes = np.array([places.get(level(value), -1) for value in values.tolist()], dtype="int64")
+        codes[absent] = -1  # a level may be called "nan"
         block = np.zeros((len(codes), len(places)))
         rows = np.flatnonzero(codes >= 0)
         block[rows, codes[rows]] = 1
@@ -367,5 +361,6 @@ def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArra
     return block
 
 
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+def lists_to_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, as they were before JSON or YAML made lists of tuples."""
     return {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}

@@ -1,8 +1,8 @@
-"""Train from a configuration, load what was trained, score it; and the same as work of a study.
+"""Train from a configuration, load the trained model, score it; also as the work of a study.
 
 The folder of a run holds ``config.yaml``, ``preprocess.json`` (what is done to inputs),
 ``checkpoints/`` and ``metrics.csv`` of the training, ``model.safetensors`` (the best epoch) and
-``record.json`` (configuration, figures, versions, machine).
+``record.json`` (configuration, numbers, versions, machine).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gflowout.app import build, config, evaluation, sources, tasks
+from gflowout.app.build import example
 from gflowout.app.config import Config, ConfigError
 from gflowout.app.preprocess import Problem
 from gflowout.app.tasks import Task
 from gflowout.core import checks, serialization
-from gflowout.core.atomic_io import write_file
+from gflowout.core.atomic_io import write_text
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
@@ -42,6 +42,7 @@ CONFIG, PREPROCESS, MODEL, RECORD = (
 VALID_BATCH = 500
 """Examples in a batch of validation; the same for all runs, since masks depend on it."""
 _MAY_DIFFER = ("data.directory",)
+_WORK_OPTIONS = ("test", "samples")
 
 Report = Callable[[int, int, str], None]
 
@@ -86,7 +87,7 @@ def train(
         folder: Of this run alone; made if missing.
         progress: Show a progress bar.
         resume: ``False`` starts anew, deleting what the folder has of an earlier run.
-        report: Is told how far it is: steps, of how many, and a word on it.
+        report: Called with the steps that are done, their total and a word on progress.
         task: The data, if they have been read already.
         loggers: As in :func:`gflowout.training.fit`, such as ``"tensorboard"``.
 
@@ -105,11 +106,8 @@ def train(
         task = sources.load(config.data, config.seed)
     batches = task.training(config.data, config.seed)
     model = build.model(config, task.problem, example(task))
-    callbacks = [] if report is None else [_reporter(report)]
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder), warnings.catch_warnings():
-        # Said where a logger gets numbers per epoch only.
-        warnings.filterwarnings("ignore", "The number of training batches")
+    with _alone(folder):
         if not resume:
             for name in (CONFIG, PREPROCESS, MODEL, RECORD):
                 (folder / name).unlink(missing_ok=True)
@@ -123,7 +121,7 @@ def train(
             resume=resume,
             progress=progress,
             loggers=loggers,
-            callbacks=callbacks,
+            callbacks=[] if report is None else [_reporter(report)],
         )
         if not (folder / MODEL).is_file() or not (folder / RECORD).is_file():
             serialization.save(model, folder / MODEL)
@@ -165,14 +163,11 @@ def load(folder: str | Path) -> Trained:
 
 
 def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, list[str]]:
-    """Read the data of a trained model again.
+    """Read the data of a trained model again; also names the parts that have changed since.
 
     Args:
         trained: From :func:`train` or :func:`load`.
         data_dir: Directory of all data sets, where it is another now.
-
-    Returns:
-        The data, and the names of parts that are not those of the training any more.
     """
     task = trained.task
     if task is None:
@@ -218,35 +213,24 @@ def work(run: Run, context: Context) -> Result:
         Metrics ``valid/nll``, ``valid/accuracy`` and so on, ``test/...`` if asked for,
         ``epochs_trained`` and ``best_epoch``; the numbers of every epoch; checksums of the data.
     """
-    options = {name: value for name, value in run.options.items() if name not in _OF_WORK}
-    own = {"method.name": run.method, "data.source": run.data, "seed": run.seed}
+    options = {name: value for name, value in run.options.items() if name not in _WORK_OPTIONS}
+    defaults = {"method.name": run.method, "data.source": run.data, "seed": run.seed}
     for key in ("method.name", "seed"):
-        if options.get(key, own[key]) != own[key]:
-            raise ValueError(f"the run says {key} {own[key]!r}, its options {options[key]!r}")
-    settings = config.from_flat(own | options)
+        if options.get(key, defaults[key]) != defaults[key]:
+            raise ValueError(f"the run says {key} {defaults[key]!r}, its options {options[key]!r}")
+    settings = config.from_flat(defaults | options)
     trained = train(settings, context.folder, progress=False, report=context.progress)
     assert trained.task is not None
     assert trained.result is not None
-    splits = ["valid", "test"] if run.options.get("test", False) else ["valid"]
-    found: dict[str, float] = {
-        "epochs_trained": len(trained.result.history), "best_epoch": trained.result.best_epoch
-    }  # fmt: skip
-    for split in splits:
-        samples = run.options.get("samples", 20)
-        part = trained.task.part(split)
-        numbers = evaluation.evaluate(trained.model, trained.problem, part, samples=samples)
-        found |= {f"{split}/{name}": value for name, value in numbers.items()}
-    fingerprints = dict(trained.fingerprints)
-    return {"metrics": found, "epochs": [*trained.result.history], "data": fingerprints}
-
-
-_OF_WORK = ("test", "samples")
-
-
-def example(task: Task) -> torch.Tensor:
-    """Two training inputs as the network takes them."""
-    x, transform = task.train.x[:2], task.problem.inputs.transform
-    return x if transform is None else transform(x)
+    history = trained.result.history
+    metrics: dict[str, float] = {
+        "epochs_trained": len(history),
+        "best_epoch": trained.result.best_epoch,
+    }
+    for split in ["valid", "test"] if run.options.get("test", False) else ["valid"]:
+        scores = evaluate(trained, split=split, samples=run.options.get("samples", 20))
+        metrics |= {f"{split}/{name}": value for name, value in scores.items()}
+    return {"metrics": metrics, "epochs": [*history], "data": dict(trained.fingerprints)}
 
 
 def check_folder(settings: Config, folder: Path) -> None:
@@ -258,14 +242,14 @@ def check_folder(settings: Config, folder: Path) -> None:
     if not (folder / CONFIG).is_file():
         return
     try:
-        had = config.flat(config.read(folder / CONFIG))
+        before = config.flat(config.read(folder / CONFIG))
     except ConfigError as error:
         raise ConfigError([f"{folder / CONFIG}: {line}" for line in error.problems]) from error
-    wanted = config.flat(settings)
+    now = config.flat(settings)
     problems = [
-        f"{key} was {had.get(key)!r}, is {wanted.get(key)!r}"
-        for key in sorted(had.keys() | wanted.keys())
-        if had.get(key) != wanted.get(key) and key not in _MAY_DIFFER
+        f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in _MAY_DIFFER
     ]
     if problems:
         raise ConfigError(
@@ -276,16 +260,14 @@ def check_folder(settings: Config, folder: Path) -> None:
 
 def _prepare(folder: Path, settings: Config, task: Task) -> None:
     """Write what a run starts from; refuse to go on with other data."""
-    content = {**task.problem.to_dict(), "fingerprints": task.fingerprints}
     path = folder / PREPROCESS
-    folder.mkdir(parents=True, exist_ok=True)
     if path.is_file() and _prepared(path)[1] != task.fingerprints:
         raise DataError(
             f"{folder}: the data are not those that this run was begun with; take another folder, "
             "or start anew with --restart"
         )
-    text = json.dumps(content, indent=1).encode()
-    write_file(path, lambda stream: stream.write(text))
+    content = {**task.problem.to_dict(), "fingerprints": task.fingerprints}
+    write_text(path, json.dumps(content, indent=1))
     config.write(settings, folder / CONFIG)
 
 
@@ -325,13 +307,12 @@ def _record(
             "data": task.fingerprints,
         },
     )
-    text = records.to_text(record).encode()
-    write_file(folder / RECORD, lambda stream: stream.write(text))
+    write_text(folder / RECORD, records.to_text(record))
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes away, but not the other ranks of this one: the first has the lock."""
+    """Lock the folder against other runs; of several ranks, the first takes the lock."""
     ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "NODE_RANK", "RANK"))
     if "LOCAL_RANK" in os.environ and any(rank != "0" for rank in ranks):
         yield

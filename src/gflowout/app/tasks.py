@@ -1,7 +1,4 @@
-"""Examples in memory: a part of them, the task that parts make, and how rows are parted.
-
-Knows nothing of files or of where examples come from.
-"""
+"""Examples in memory: the training, validation and test part of a task, and how to split rows."""
 
 from __future__ import annotations
 
@@ -91,16 +88,14 @@ class Task:
         Raises:
             ConfigError: If no test examples were kept.
         """
-        found: Part | None = getattr(self, name)
-        if found is None:
+        part: Part | None = getattr(self, name)
+        if part is None:
             raise ConfigError([f"there is no {name} part: data.{name} is 0"])
-        return found
+        return part
 
     def training(self, config: DataConfig, seed: int) -> Batches:
         """Batches to train on: shuffled, augmented if the configuration says so."""
-        augment = None
-        if config.augment:
-            augment = Augment(flip=config.source not in _NO_MIRROR)
+        augment = Augment(flip=config.source not in _NO_MIRROR) if config.augment else None
         return Batches(
             self.train.x,
             self.train.y,
@@ -116,14 +111,9 @@ class Task:
 def split_rows(
     count: int, data: DataConfig, seed: int, stratify: Tensor | None, test_share: float
 ) -> tuple[Tensor, ...]:
-    """Rows of training, validation and test: of the wanted sizes, classes in equal shares.
+    """Split rows into the training, validation and test part.
 
-    Args:
-        count: Rows that there are.
-        data: Section of the configuration, with the shares and the limit.
-        seed: Of the choice.
-        stratify: Class of each row; ``None`` if there are none.
-        test_share: Share of all rows that are for the test.
+    ``stratify`` is the class of each row, for equal shares of classes, if there are classes.
     """
     test = max(1, round(test_share * count)) if test_share else 0
     rest = count - test if data.limit is None else min(data.limit, count - test)

@@ -1,17 +1,37 @@
-"""YAML as configurations need it: safe, 1e-3 is a number, no dates, no key twice, words stay."""
+"""The configuration dialect: YAML text, dotted keys such as ``fit.lr``, and overrides of them.
+
+YAML is read safely: 1e-3 is a number, dates stay text, and no key may be there twice.
+"""
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-_OTHER = ("timestamp", "float", "bool")
+SHORT = {"data": "source", "backbone": "name", "method": "name"}
+"""The key that a section of a single word stands for: ``method: mc`` is ``method.name``."""
+_REPLACED = ("timestamp", "float", "bool")
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _FLOAT = re.compile(
     r"^(?:[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
 )
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used.
+
+    Attributes:
+        problems: One line each.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
 
 
 class _Loader(yaml.SafeLoader):
@@ -19,18 +39,18 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(loader.construct_object(key_node, deep=True))
-        if key in found:
-            raise yaml.YAMLError(f"the key {key!r} is there twice, again on line "
-                                 f"{key_node.start_mark.line + 1}")  # fmt: skip
-        found[key] = loader.construct_object(value_node, deep=True)
-    return found
+        if key in content:
+            line = key_node.start_mark.line + 1
+            raise yaml.YAMLError(f"the key {key!r} is there twice, again on line {line}")
+        content[key] = loader.construct_object(value_node, deep=True)
+    return content
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in resolvers if each[0].rpartition(":")[2] not in _OTHER]
+    first: [(tag, regex) for tag, regex in resolvers if tag.rpartition(":")[2] not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # PyYAML takes 1e-3 for a word. Integers are tried before, so this may match them, too.
@@ -38,6 +58,11 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 # Nor is "no" a truth value: it may be the name of a column.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+class _Dumper(yaml.SafeDumper):
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
+        return super().represent_sequence(tag, sequence, flow_style=True)
 
 
 def parse(text: str) -> Any:
@@ -71,6 +96,103 @@ def text(values: Any) -> str:
     return written
 
 
-class _Dumper(yaml.SafeDumper):
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
-        return super().represent_sequence(tag, sequence, flow_style=True)
+def read_yaml(path: Path) -> Any:
+    """Values of a YAML file.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no YAML.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ConfigError([f"{path}: cannot be read ({reason})"]) from error
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path}: not YAML ({_one_line(error)})"]) from error
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Values of ``"key.sub=value"`` by dotted key, later ones last.
+
+    Raises:
+        ConfigError: If one is not of this form, or its value is no YAML.
+
+    Examples:
+        >>> parse_overrides(["fit.lr=1e-2", "method=mc"])
+        {'fit.lr': 0.01, 'method': 'mc'}
+    """
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError([f"{override!r} must be key=value, such as fit.lr=0.01"])
+        changes.pop(key, None)
+        try:
+            changes[key] = parse(value)
+        except yaml.YAMLError as error:
+            raise ConfigError([f"{key}: {value!r} is not YAML ({_one_line(error)})"]) from error
+    return changes
+
+
+def changed(
+    content: Mapping[str, Any], changes: Mapping[str, Any], *, merge: bool = False
+) -> dict[str, Any]:
+    """A copy of nested sections with other values for some dotted keys.
+
+    Args:
+        content: Sections; one that is a single word is expanded when a key of it changes.
+        changes: Values by dotted key, set in this order.
+        merge: Whether a mapping changes single keys of its section instead of all of it.
+
+    Examples:
+        >>> changed({"fit": {"lr": 1, "epochs": 2}, "method": "mc"}, {"fit.lr": 3, "method.a": 4})
+        {'fit': {'lr': 3, 'epochs': 2}, 'method': {'name': 'mc', 'a': 4}}
+        >>> changed({"fit": {"lr": 1, "epochs": 2}}, {"fit": {"lr": 3}})
+        {'fit': {'lr': 3}}
+        >>> changed({"fit": {"lr": 1, "epochs": 2}}, {"fit": {"lr": 3}}, merge=True)
+        {'fit': {'lr': 3, 'epochs': 2}}
+    """
+    result = copy.deepcopy(dict(content))
+    for key, value in changes.items():
+        _set(result, key, value, merge)
+    return result
+
+
+def _set(content: dict[str, Any], key: str, value: Any, merge: bool) -> None:
+    if merge and isinstance(value, Mapping) and value:
+        for name, part in value.items():
+            _set(content, f"{key}.{name}", part, merge)
+        return
+    *sections, last = key.split(".")
+    if not sections and last in SHORT and not isinstance(value, Mapping):
+        sections, last = [last], SHORT[last]
+    section = content
+    for depth, name in enumerate(sections):
+        inner = section.get(name)
+        if not isinstance(inner, dict):
+            word = inner is not None and depth == 0 and name in SHORT  # "method: mc"
+            inner = section[name] = {SHORT[name]: inner} if word else {}
+        section = inner
+    if not (merge and isinstance(value, Mapping) and isinstance(section.get(last), dict)):
+        section[last] = list(value) if isinstance(value, tuple) else value
+
+
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """One value per dotted key.
+
+    Examples:
+        >>> flatten({"fit": {"lr": 0.1}, "seed": 0})
+        {'fit.lr': 0.1, 'seed': 0}
+    """
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            values |= flatten(value, f"{prefix}{key}.")
+        else:
+            values[f"{prefix}{key}"] = value
+    return values
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,8 +1,9 @@
-"""The command: which tables to measure, and where the figures go."""
+"""Which tables to measure, and where the numbers go."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -12,17 +13,18 @@ from typing import Any
 
 import torch
 
-from gflowout.bench.depth import depth_tables
-from gflowout.bench.export_tables import export_tables
-from gflowout.bench.memory import memory_table
-from gflowout.bench.memory_format import memory_format_tables
+from gflowout.bench.comparisons import (
+    data_tables,
+    depth_tables,
+    export_tables,
+    fit_table,
+    memory_format_tables,
+)
 from gflowout.bench.methods import DRAWS, method_tables
-from gflowout.bench.overhead import data_tables, fit_table
-from gflowout.bench.show import plot as draw
-from gflowout.bench.show import screen, shown, targets
-from gflowout.bench.targets import reached
+from gflowout.bench.results import plot as draw
+from gflowout.bench.results import reached, screen, table_grid, targets_grid
 from gflowout.bench.timing import Table, environment, measure
-from gflowout.bench.work_tables import work_tables
+from gflowout.bench.work import memory_table, work_tables
 from gflowout.core import checks
 from gflowout.core.atomic_io import write_text
 
@@ -31,14 +33,7 @@ MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
 
 
 def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = False) -> list[Table]:
-    """All tables.
-
-    Args:
-        width: Channels of the first stage of ResNet-18.
-        mlp_repeats: Rounds of the tables with the MLP.
-        resnet_repeats: Rounds of the tables with ResNet-18.
-        quick: Leave out the largest batch of ResNet-18 and most of the images.
-    """
+    """All tables; ``quick`` leaves out the largest batch of ResNet-18 and most of the images."""
     return [
         *method_tables(width, mlp_repeats, resnet_repeats, 16 if quick else 256),
         *depth_tables(resnet_repeats, width),
@@ -72,14 +67,14 @@ def run(
         width: Channels of the first stage of ResNet-18; not above 8 if ``quick``.
         repeats: Rounds per table. ``None``: 50 for the MLP and 15 for ResNet-18, or 3 if ``quick``.
             Tables that take long have a fraction of these.
-        out: JSON file with all figures; ``None`` for ``bench.json`` in the current folder.
+        out: JSON file with all numbers; ``None`` for ``bench.json`` in the current folder.
         plot: File for a bar plot of the ratios; ``None`` for that of ``out`` with the ending
             ``.png``, if matplotlib is there.
-        only: Names of tables to measure, or how they start, up to a hyphen; all if empty.
+        only: Tables to measure, by name or by its start up to a hyphen; all if empty.
         resume: Keep the tables of ``out`` that were measured with the same settings on the same
             kind of machine.
-        cpu: Take the time that the process had a processor, for a machine that does other work,
-            too; waiting for files is then not seen.
+        cpu: Measure CPU time, for a machine that does other work, too; waiting for files does not
+            count then.
     """
     checks.integer("width", width, low=1)
     if repeats is not None:
@@ -92,7 +87,7 @@ def run(
     rounds = (QUICK_ROUNDS, QUICK_ROUNDS) if quick else (MLP_ROUNDS, RESNET_ROUNDS)
     width = min(width, 8) if quick else width
     everything = tables(width, *(rounds if repeats is None else (repeats, repeats)), quick)
-    chosen = _chosen(everything, only)
+    chosen, names = _chosen(everything, only), [table.name for table in everything]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -109,20 +104,21 @@ def run(
                 progress.update(task, description=table.name)
                 done = partial(progress.advance, task, table.cost)
                 results[table.name] = measure(table, done, cpu=cpu)
-                ordered = {one.name: results[one.name] for one in everything if one.name in results}
+                ordered = {name: results[name] for name in names if name in results}
                 record |= {"tables": ordered, "targets": reached(ordered)}
                 write_text(out, json.dumps(record, indent=2) + "\n")
     finally:
         torch.set_num_threads(threads)
-    asked = {table.name: results[table.name] for table in chosen}
-    for result in asked.values():
-        console.print(shown(result))
+    shown = {table.name: results[table.name] for table in chosen}
+    for result in shown.values():
+        console.print(table_grid(result))
     console.print("Ratios are of medians; in brackets, quartiles of the ratios within a round.")
-    rows = reached(asked)
+    rows = reached(shown)
     if rows:
-        console.print(targets(rows))
+        console.print(targets_grid(rows))
     console.print(f"All figures, with quartiles: {out}", highlight=False)
-    _draw(asked, out.with_suffix(".png") if plot is None else Path(plot), asked=plot is not None)
+    with contextlib.nullcontext() if plot is not None else contextlib.suppress(ImportError):
+        draw(shown, out.with_suffix(".png") if plot is None else Path(plot))
 
 
 def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
@@ -133,7 +129,7 @@ def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
     names = [table.name for table in everything]
     wanted: set[str] = set()
     for name in only:
-        group = {one for one in names if one.startswith(f"{name}-")}
+        group = {table for table in names if table.startswith(f"{name}-")}
         if name not in names and not group:
             checks.choice("only", name, names)
         wanted |= {name} if name in names else group
@@ -143,12 +139,12 @@ def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
 
 
 def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dict[str, Any]:
-    """Tables of an earlier run that stand for what would be measured now."""
+    """Tables of an earlier run with the same settings."""
     if not out.exists():
         return {}
     try:
         earlier = json.loads(out.read_text(encoding="utf-8"))
-        found: dict[str, Any] = earlier["tables"]
+        results: dict[str, Any] = earlier["tables"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{out} is no file of this benchmark: remove it, or name another"
@@ -159,28 +155,16 @@ def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dic
                 f"{out} cannot be resumed, its {key} is another: {earlier.get(key)} and not {value}"
             )
     return {
-        table.name: found[table.name]
+        table.name: results[table.name]
         for table in everything
-        if table.name in found
-        and (found[table.name]["title"], found[table.name]["repeats"])
+        if table.name in results
+        and (results[table.name]["title"], results[table.name]["repeats"])
         == (table.title, table.repeats)
     }
 
 
-def _draw(results: dict[str, Any], path: Path, asked: bool) -> None:
-    try:
-        draw(results, path)
-    except ImportError:
-        if asked:
-            raise
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line: ``python -m gflowout.bench``.
-
-    Args:
-        arguments: Of the command; ``None`` for those of the process.
-    """
+    """Run from the command line: ``python -m gflowout.bench``."""
     parser = argparse.ArgumentParser(prog="python -m gflowout.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rounds of small models")
     parser.add_argument("--width", type=int, default=64, help="of ResNet-18 (default: 64)")

@@ -11,10 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from gflowout.backbones import MLP, ResNet18
-from gflowout.bench.methods import CLASSES
-from gflowout.bench.work import Work
-from gflowout.bench.work_tables import predictions, steps
+from gflowout.bench.methods import MLP_784, resnet
+from gflowout.bench.work import Work, prediction_work, step_work
 
 BATCH = {"mlp": 128, "resnet": 4}
 WIDTH = 4
@@ -46,22 +44,19 @@ def numbers(works: dict[str, dict[str, Work]]) -> dict[str, dict[str, dict[str, 
 
 
 def _actions() -> dict[str, Callable[[], dict[str, Work]]]:
-    rows, images = torch.randn(BATCH["mlp"], 784), torch.randn(BATCH["resnet"], 3, 32, 32)
-
-    def net() -> ResNet18:
-        return ResNet18(CLASSES, WIDTH)
-
+    mlp, net = MLP_784, resnet(WIDTH)
+    rows, images = mlp.batch(BATCH["mlp"]), net.batch(BATCH["resnet"])
     return {
-        "mlp-step": lambda: steps(MLP, rows),
-        "mlp-predict": lambda: predictions(MLP, rows),
-        "resnet-step": lambda: steps(net, images, RESNET_METHODS),
-        "resnet-predict": lambda: predictions(net, images, 0, RESNET_METHODS),
-        "resnet-predict-last": lambda: predictions(net, images, 2, RESNET_METHODS),
+        "mlp-step": lambda: step_work(mlp.build, rows),
+        "mlp-predict": lambda: prediction_work(mlp.build, rows),
+        "resnet-step": lambda: step_work(net.build, images, RESNET_METHODS),
+        "resnet-predict": lambda: prediction_work(net.build, images, 0, RESNET_METHODS),
+        "resnet-predict-last": lambda: prediction_work(net.build, images, 2, RESNET_METHODS),
     }
 
 
 def main() -> None:
-    """Print the figures, one line per method."""
+    """Print the numbers, one line per method."""
     parts = [f' "torch": {json.dumps(str(torch.__version__).partition("+")[0])}']
     for action, methods in numbers(guarded()).items():
         lines = [f"  {json.dumps(name)}: {json.dumps(kept)}" for name, kept in methods.items()]

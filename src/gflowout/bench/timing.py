@@ -1,21 +1,19 @@
-"""Timing the cases of a table, round robin, and putting the times in relation."""
+"""Time the cases of a table, round robin, and compare the times."""
 
 from __future__ import annotations
 
 import gc
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 
 import gflowout as gfo
+from gflowout.runs.environment import machine, versions
 
 _SHORTEST = 0.01  # seconds; faster calls are repeated within one measurement
 _LONG = 1.0  # seconds; slower calls need no second one to get warm
@@ -37,7 +35,7 @@ class Table:
         repeats: Rounds; 0 for a table that is counted, not timed.
         build: Makes the cases, by name. Called when the table's turn comes, so that only one
             table's models are in memory.
-        further: Gives more figures of the cases, for columns of their own.
+        further: Gives more numbers of the cases, for columns of their own.
         cost: About how long a round takes, in seconds; tells the progress bar what is left.
         needs: Packages without which the table is left out, unless it is asked for by name.
     """
@@ -65,11 +63,11 @@ def measure(
     Args:
         table: What to time.
         done: Called when all cases have run once, and after each round.
-        cpu: Take the time that this process had a processor, not that of the clock on the wall.
+        cpu: Measure CPU time instead of wall-clock time.
 
     Returns:
         By case: seconds per call and their ratios to the references, each as median and quartiles;
-        ``of_medians``, the ratio of the median seconds; and further figures. Quartiles of a
+        ``of_medians``, the ratio of the median seconds; and further numbers. Quartiles of a
         ratio are those of ratios within a round.
     """
     torch.manual_seed(0)
@@ -84,7 +82,7 @@ def measure(
         for name in names[first:] + names[:first]:
             rounds[name].append(_time(cases[name], clock, numbers[name]))
         done()
-    found: dict[str, dict[str, Any]] = {
+    results: dict[str, dict[str, Any]] = {
         name: {
             "seconds": summary(times),
             "ratio_to": {
@@ -94,12 +92,12 @@ def measure(
         for name, times in rounds.items()
     }
     if table.further is not None:
-        medians = {name: case["seconds"]["median"] for name, case in found.items()}
+        medians = {name: case["seconds"]["median"] for name, case in results.items()}
         for name, figures in table.further(cases, medians).items():
-            found.setdefault(name, {"ratio_to": {}})["figures"] = figures
+            results.setdefault(name, {"ratio_to": {}})["figures"] = figures
     del cases
     gc.collect()
-    return {"title": table.title, "repeats": table.repeats, "cases": found}
+    return {"title": table.title, "repeats": table.repeats, "cases": results}
 
 
 def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
@@ -114,14 +112,13 @@ def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, threads and the class of machine: what a reader needs to compare figures."""
+    """Versions, threads and the class of machine: what a reader needs to compare numbers."""
+    computer = machine()
     return {
         "gflowout": gfo.__version__,
         "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
+        "python": versions()["python"],
+        **{name: computer[name] for name in ("system", "cpu", "cores")},
         "threads": torch.get_num_threads(),
     }
 
@@ -146,12 +143,3 @@ def summary(values: Sequence[float]) -> dict[str, float]:
         quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     )
     return {"median": middle, "quartile_1": low, "quartile_3": high}
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()

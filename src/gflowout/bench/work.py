@@ -1,13 +1,10 @@
-"""Work instead of seconds: what an action makes PyTorch do, the same on every run and machine.
-
-Of a model, counting knows only which modules are the backbone's and which are the method's.
-"""
+"""Work instead of seconds: what an action makes PyTorch do, the same on every run and machine."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +15,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from gflowout.bench.methods import (
+    DRAWS,
+    MLP_784,
+    Build,
+    Modelled,
+    Network,
+    models,
+    prediction_cases,
+    resnet,
+    step_cases,
+)
+from gflowout.bench.timing import Case, Table
 from gflowout.core.model import MaskedModel
+
+MEMORY_METHODS = ("mc", "concrete", "contextual", "id-gflowout", "gflowout")
+MEMORY_DRAWS = (20, 100, 500)
+GROWTH = "beside it ÷ 20 draws"
+"""The number that a target is set for: most memory at a time besides the result, as a multiple of
+that of 20 draws. The result is what was asked for; with shared masks it is larger than all else."""
 
 
 @dataclass
@@ -82,93 +97,93 @@ def count(action: Callable[[], object], model: MaskedModel | None = None) -> Wor
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation below autograd."""
+    """Counts every operation below autograd."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.alive = 0
         self._work = work
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if any(kind not in (Tensor, nn.Parameter) for kind in types):
-            return NotImplemented  # tensors that know what to do: what they do comes by here
+            return NotImplemented  # tensor subclasses: the operations they run come by here
         kwargs = kwargs or {}
         formula = flop_registry.get(func._overloadpacket)
-        if formula is None and func._can_decompose():  # asked for by such tensors as a whole
+        if formula is None and func._can_decompose():  # called by such a subclass
             with self:
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         work = self._work
         work.operations += 1
-        made = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+        outputs = _tensors(result)
         if formula is not None:
             work.products += 1
             work.flops += formula(*args, **kwargs, out_val=result)
-        elif torch.Tag.nondeterministic_seeded in func.tags and made:
-            work.random_numbers += made[0].numel()
-        given = {
-            value.untyped_storage()._cdata
-            for value in tree_leaves((args, kwargs))
-            if isinstance(value, Tensor)
-        }
-        for tensor in made:
-            if tensor.untyped_storage()._cdata not in given:
-                self._note(tensor.untyped_storage())
+        elif torch.Tag.nondeterministic_seeded in func.tags and outputs:
+            work.random_numbers += outputs[0].numel()
+        inputs = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
+        for tensor in outputs:
+            if tensor.untyped_storage()._cdata not in inputs:
+                self._add(tensor.untyped_storage())
         return result
 
-    def _note(self, memory: torch.UntypedStorage) -> None:
-        """Add memory that an operation made, until it is given back."""
-        key, size = memory._cdata, memory.nbytes()
-        if key in self._known:
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        """Count memory that an operation allocated, until it is freed."""
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._storages:
             return
 
-        def gone(_: object) -> None:
+        def freed(_: object) -> None:
             self.alive -= size
-            del self._known[key]
+            del self._storages[key]
 
-        self._known[key] = weakref.ref(memory, gone)
+        self._storages[key] = weakref.ref(storage, freed)
         self.alive += size
         self._work.allocated += size
         self._work.peak = max(self._work.peak, self.alive)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 @contextmanager
 def _watched(work: Work, model: MaskedModel | None) -> Iterator[None]:
     """Count calls of a model's parts.
 
-    Stands in for ``forward``, not as a hook: hooks also run where an output is handed out that was
+    Replaces ``forward`` instead of adding a hook: hooks also run where an output is reused that was
     kept from an earlier call.
     """
     if model is None:
         yield
         return
-    inside = 0  # of the method's networks
+    depth = 0  # of nested calls of the method's networks
 
     def enter_backbone(*_: object) -> None:
         work.passes += 1
 
     def layer(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
             first = next(value for value in tree_leaves((args, kwargs)) if hasattr(value, "shape"))
             work.rows[name] = work.rows.get(name, 0) + first.shape[0]
             return forward(*args, **kwargs)
 
-        return stand_in
+        return replacement
 
     def network(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
-            nonlocal inside
-            work.calls += not inside
-            inside += 1
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            work.calls += not depth
+            depth += 1
             try:
                 return forward(*args, **kwargs)
             finally:
-                inside -= 1
+                depth -= 1
 
-        return stand_in
+        return replacement
 
     handle = model.backbone.register_forward_pre_hook(enter_backbone)
     layers = [
@@ -183,8 +198,8 @@ def _watched(work: Work, model: MaskedModel | None) -> Iterator[None]:
     ]
     changed = [(module, module.__dict__.get("forward")) for module, _ in [*layers, *networks]]
     try:
-        for module, stand_in in [*layers, *networks]:
-            module.__dict__["forward"] = stand_in
+        for module, replacement in [*layers, *networks]:
+            module.__dict__["forward"] = replacement
         yield
     finally:
         handle.remove()
@@ -195,8 +210,54 @@ def _watched(work: Work, model: MaskedModel | None) -> Iterator[None]:
                 module.__dict__["forward"] = own
 
 
-def figures(work: Work) -> dict[str, float]:
-    """Work as columns of a table."""
+def step_work(build: Build, x: Tensor, methods: Sequence[str] | None = None) -> dict[str, Work]:
+    """Work of a step of Adam, for the bare backbone and methods (all by default)."""
+    cases = step_cases(build, x, methods)
+    for case, _ in cases.values():
+        case()  # Adam makes its state in the first
+    return _counted(cases, bare_passes=1)
+
+
+def prediction_work(
+    build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
+) -> dict[str, Work]:
+    """Work of a prediction with 20 draws, and of as many plain passes."""
+    return _counted(prediction_cases(build, x, last, methods), bare_passes=DRAWS)
+
+
+def _counted(cases: Modelled, bare_passes: int) -> dict[str, Work]:
+    works = {name: count(case, model) for name, (case, model) in cases.items()}
+    for name, (_, model) in cases.items():
+        if model is None:  # where nothing but the case itself knows of passes
+            works[name].passes = bare_passes
+    return works
+
+
+def work_tables(width: int) -> list[Table]:
+    """Work on the networks that the other tables time; ``width`` is that of ResNet-18."""
+    net, scale = resnet(width), (width / 64) ** 2
+    return [
+        _work_table("mlp-step", MLP_784, 128, 1),
+        _work_table("mlp-predict", MLP_784, 128, 1),
+        _work_table("resnet-step", net, 32, 2 + 60 * scale),
+        _work_table("resnet-predict", net, 16, 2 + 100 * scale),
+    ]
+
+
+def _work_table(name: str, network: Network, batch: int, cost: float) -> Table:
+    step = name.endswith("-step")
+    action = "a training step" if step else f"a prediction with {DRAWS} draws"
+
+    def columns(*_: object) -> dict[str, dict[str, float]]:
+        measure = step_work if step else prediction_work
+        works = measure(network.build, network.batch(batch))
+        return {case: _columns(work) for case, work in works.items()}
+
+    title = f"Work of {action}, {network.title}, batch {batch}"
+    return Table(f"work-{name}", title, (), 0, dict, further=columns, cost=cost)
+
+
+def _columns(work: Work) -> dict[str, float]:
     return {
         "passes": work.passes,
         "generator calls": work.calls,
@@ -207,3 +268,47 @@ def figures(work: Work) -> dict[str, float]:
         "MB made": work.allocated / 1e6,
         "MB at once": work.peak / 1e6,
     }
+
+
+def memory_table(repeats: int, batch: int = 128) -> Table:
+    """How memory and time of a prediction grow with the number of draws.
+
+    Bytes are counted, of tensors alive at the same time, the result among them; inputs and weights
+    are not.
+    """
+
+    def case(model: MaskedModel, x: Tensor, draws: int) -> Case:
+        return lambda: model.predict(x, samples=draws)
+
+    def cases() -> dict[str, Case]:
+        x = MLP_784.batch(batch)
+        return {
+            _memory_case(method, draws): case(model, x, draws)
+            for method, model in models(MLP_784.build, x, methods=MEMORY_METHODS).items()
+            for draws in MEMORY_DRAWS
+        }
+
+    title = f"Prediction with 20, 100 and 500 draws, {MLP_784.title}, batch {batch}"
+    return Table("memory", title, (), repeats, cases, further=memory_columns, cost=3.0)
+
+
+def memory_columns(
+    cases: dict[str, Case], seconds: dict[str, float]
+) -> dict[str, dict[str, float]]:
+    """Time per draw and memory of each case of the table, whose names end in the draws."""
+    works = {name: count(case) for name, case in cases.items()}
+    columns = {}
+    for name, work in works.items():
+        method, _, draws = name.removesuffix(" draws").rpartition(", ")
+        fewest = works[_memory_case(method, MEMORY_DRAWS[0])]
+        columns[name] = {
+            "ms per draw": 1e3 * seconds[name] / int(draws),
+            "MB at once": work.peak / 1e6,
+            "MB of result": work.held / 1e6,
+            GROWTH: (work.peak - work.held) / (fewest.peak - fewest.held),
+        }
+    return columns
+
+
+def _memory_case(method: str, draws: int) -> str:
+    return f"{method}, {draws} draws"

@@ -1,4 +1,4 @@
-"""What ``gflowout`` can do from a terminal. Needs the extra ``cli``; commands load the rest."""
+"""The ``gflowout`` application. Needs the extra ``cli``; commands load the rest when they run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 import gflowout
-from gflowout.cli.console import explained, writable
+from gflowout.cli import report, study, train
 from gflowout.cli.data import data
-from gflowout.cli.export import register as register_export
-from gflowout.cli.report import register as register_report
-from gflowout.cli.study import register
-from gflowout.cli.train import register as register_training
+from gflowout.cli.options import examples, explained, writable
 
 app = typer.Typer(
     name="gflowout",
@@ -24,6 +22,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
+studies = typer.Typer(help="Studies that compare the methods.", no_args_is_help=True)
 
 
 def _version(wanted: bool) -> None:
@@ -35,29 +34,26 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass
 
 
-@app.command(
-    epilog="Examples:\n\n- `gflowout demo`\n\n- `gflowout demo --seeds 10 --out page.html`\n\n"
-    "- `gflowout demo --quick`"
-)
+@app.command(epilog=examples("demo", "demo --seeds 10 --out page.html", "demo --quick"))
 def demo(
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds. Default: 5, quick 2.")
+        int | None, Option(min=1, help="Number of seeds. Default: 5, with --quick 2.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs of every run. Default: 60, quick 2.")
+        int | None, Option(min=1, help="Epochs of every run. Default: 60, with --quick 2.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("demo.html"),
+    out: Annotated[Path, Option(help="HTML page to write.")] = Path("demo.html"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Hardly train: only to see that it works.")
+        bool, Option("--quick", help="Hardly train: only to see that it works.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes, one thread each. Default: 2, quick 1.")
+        int | None, Option(min=1, help="Processes, one thread each. Default: 2, with --quick 1.")
     ] = None,
 ) -> None:
     """Compare all methods on handwritten digits; print a table, write a page with pictures.
@@ -80,28 +76,30 @@ def demo(
 
 
 @app.command(
-    epilog="Examples:\n\n- `gflowout bench`\n\n- `gflowout bench --quick --out bench.json`\n\n"
-    "- `gflowout bench --only work --only memory`\n\n- `gflowout bench --resume`"
+    epilog=examples(
+        "bench",
+        "bench --quick --out bench.json",
+        "bench --only work --only memory",
+        "bench --resume",
+    )
 )
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="A few rounds, in two minutes.")] = False,
-    width: Annotated[
-        int, typer.Option(min=1, help="Channels of the first stage of ResNet-18.")
-    ] = 64,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of every measurement.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file. Default: bench.json.")] = None,
+    quick: Annotated[bool, Option("--quick", help="A few rounds, in two minutes.")] = False,
+    width: Annotated[int, Option(min=1, help="Channels of the first stage of ResNet-18.")] = 64,
+    repeats: Annotated[int | None, Option(min=1, help="Rounds of every measurement.")] = None,
+    out: Annotated[Path | None, Option(help="JSON file. Default: bench.json.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Picture to write. Default: like --out, with .png.")
+        Path | None, Option(help="Picture to write. Default: the JSON file's name with .png.")
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Table, or group such as work; may be repeated. Default: all."),
+        Option(help="Measure this table, or group such as work, only; repeatable."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the tables that the JSON file has already.")
+        bool, Option("--resume", help="Keep the tables that the JSON file has already.")
     ] = False,
     cpu: Annotated[
-        bool, typer.Option("--cpu", help="CPU time, for a machine that does other work, too.")
+        bool, Option("--cpu", help="Measure CPU time, on a machine that does other work, too.")
     ] = False,
 ) -> None:
     """Measure what every method costs, relative to the bare backbone, and compare with the targets.
@@ -127,34 +125,23 @@ def bench(
         )
 
 
-register_training(app)
-register_export(app)
-
-study = typer.Typer(help="Studies that tell what to trust.", no_args_is_help=True)
-app.add_typer(study, name="study")
-register(app, study)
-register_report(app)
+train.register(app)
+app.add_typer(studies, name="study")
+study.register(app, studies)
+report.register(app, studies)
 app.add_typer(data, name="data")
 
 
-@study.callback()
-def _studies() -> None:
-    pass
-
-
-@study.command(
-    epilog="Examples:\n\n- `gflowout study estimators --out found`\n\n"
-    "- `gflowout study estimators --quick`"
-)
+@studies.command(epilog=examples("study estimators --out estimates", "study estimators --quick"))
 def estimators(
     draws: Annotated[
-        int | None, typer.Option(min=200, help="Gradients per estimator. Default: 40000.")
+        int | None, Option(min=200, help="Gradients per estimator. Default: 40000.")
     ] = None,
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write into.")] = Path(
+    out: Annotated[Path, Option(file_okay=False, help="Folder to write into.")] = Path(
         "estimators"
     ),
-    seed: Annotated[int, typer.Option(help="Of networks, posteriors and draws.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Few draws, in seconds.")] = False,
+    seed: Annotated[int, Option(help="Seed of networks, posteriors and draws.")] = 0,
+    quick: Annotated[bool, Option("--quick", help="Few draws, in seconds.")] = False,
 ) -> None:
     """Compare estimators of the gradient for a mask posterior where the exact one is known.
 
@@ -163,7 +150,7 @@ def estimators(
     """
     writable(out / "estimators.json" if out.is_dir() else out)
     with explained():
-        from gflowout.studies import estimators_report as report
+        from gflowout.studies import estimators as results
 
-        steps = draws or (report.QUICK_STEPS if quick else report.STEPS)
-        report.run(out, steps, seed, rounds=20 if quick else 200)
+        steps = draws or (results.QUICK_STEPS if quick else results.STEPS)
+        results.run(out, steps, seed, rounds=20 if quick else 200)

@@ -1,37 +1,38 @@
-"""What ``gflowout study run NAME`` and ``study list`` do with the studies of the paper."""
+"""The studies of the paper on the command line: choose, plan, run and price them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from gflowout.cli.study_options import check_data
+from gflowout.cli import options
 from gflowout.core import checks
-from gflowout.core.text import aligned
+from gflowout.core.text import aligned, counted
 
 if TYPE_CHECKING:
-    from gflowout.runs import Engine, Run
-    from gflowout.studies.framework.estimates import Kind, Price
-    from gflowout.studies.framework.selection import Part, Plan
+    from gflowout.app.config import Config
+    from gflowout.runs import Engine, Run, Summary
+    from gflowout.runs.study import RunOptions
+    from gflowout.studies.framework.plan import Kind, Part, Plan, Price
     from gflowout.studies.framework.study import Study
 
 ALL = "all"
-_ENDINGS = (".yaml", ".yml")
 
 
-@dataclass
-class _Loaded:
-    """A study and what it is to do, or what is wrong with it."""
+@dataclass(frozen=True)
+class _Planned:
+    """A study and its plan, or the error that kept it from being planned."""
 
     name: str
     study: Study | None = None
@@ -40,7 +41,7 @@ class _Loaded:
 
 
 def names_of(word: str) -> list[str] | None:
-    """Names of the studies that a word stands for; ``None`` if it is a file.
+    """The studies that a word on the command line stands for; ``None`` if it is a file.
 
     Raises:
         ValueError: If it is neither.
@@ -51,25 +52,26 @@ def names_of(word: str) -> list[str] | None:
         return list(STUDIES)
     if word in STUDIES:
         return [word]
-    if word.endswith(_ENDINGS) or Path(word).exists():
+    if word.endswith(options.YAML) or Path(word).exists():
         return None
-    listed = ", ".join(STUDIES)
     raise ValueError(
-        f"STUDY must be a file of YAML, {ALL}, or one of {listed}; got {word!r}"
+        f"STUDY must be a file of YAML, {ALL}, or one of {', '.join(STUDIES)}; got {word!r}"
         f"{checks.suggest(word, [*STUDIES, ALL])}"
     )
 
 
 def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
     """The part of a study that the options ask for."""
-    from gflowout.studies.framework.selection import Part
+    from gflowout.studies.framework.plan import Part
 
-    numbers = _words("--seeds", seeds)
-    for each in numbers or ():
-        if not each.isdecimal():
-            raise ValueError(f"--seeds must be numbers such as 0,1,2, got {seeds!r}")
-    wanted = None if numbers is None else [int(each) for each in numbers]
-    return Part(_words("--methods", methods), _words("--data", data), wanted)
+    def listed(option: str, text: str | None) -> list[str] | None:
+        return None if text is None else options.words(option, text)
+
+    numbers = listed("--seeds", seeds)
+    if numbers is not None and not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"--seeds must be numbers such as 0,1,2, got {seeds!r}")
+    wanted = None if numbers is None else [int(number) for number in numbers]
+    return Part(listed("--methods", methods), listed("--data", data), wanted)
 
 
 def run(
@@ -77,201 +79,76 @@ def run(
     preset: str,
     part: Part,
     out: Path,
-    *,
     data_dir: Path | None,
-    here: bool = True,
-    **how: Any,
+    dry_run: bool,
+    how: RunOptions,
 ) -> int:
-    """Do what is missing of some studies; one that fails does not stop the others.
+    """Do what is missing of some studies, or print what it would cost; returns the exit code."""
+    from gflowout.runs import Ray
 
-    Args:
-        names: Of the studies.
-        preset: Size of all.
-        part: What is wanted of them.
-        out: Folder of the records.
-        data_dir: Directory of all data sets.
-        here: Whether runs are done on this machine, so that data must be here.
-        **how: As in :func:`gflowout.studies.framework.study.run`.
+    planned = _plan(names, preset, part, out)
+    if not isinstance(how.engine, Ray):  # the nodes of a cluster have disks of their own
+        options.check_data(_needed(planned, out), data_dir)
+    how = replace(how, engine=_quick(how.engine, preset))
+    if dry_run:
+        _print_costs(planned, preset, out, data_dir, how.engine)
+        return 0
+    with options.resumable():
+        return _run(planned, preset, out, data_dir, how)
 
-    Returns:
-        The exit code.
-    """
-    from gflowout.core.optional import MissingExtraError
-    from gflowout.runs import BusyError, records
+
+def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Planned]:
+    """Studies with their plans; those without a wanted run are left out, with a message."""
+    from gflowout.studies.framework import plan as selection
     from gflowout.studies.framework import study as studies
 
-    how["engine"] = _quick(how["engine"], preset)
-    rows = [["study", "runs", "done", "done before", "failed", "time"]]
-    troubles: list[str] = []
-    loaded = _load(names, preset, part, out)
-    if here:
-        check_data(_needed(loaded, out), data_dir)
-    for each in loaded:
-        if each.study is None:
-            rows.append([each.name, "-", "-", "-", "-", "-"])
-            troubles.append(f"{each.name}: {_said(each.error)}")
-            continue
-        typer.echo(f"{each.name}: {each.study.title}", err=True)
-        try:
-            summary = studies.run(each.study, preset, out, data_dir=data_dir, **how)
-        except (BusyError, MissingExtraError):
-            raise
-        except Exception as error:
-            if not isinstance(error, ValueError):  # not foreseen: where it comes from matters
-                typer.echo("".join(traceback.format_exception(error)), err=True)
-            rows.append([each.name, "-", "-", "-", "-", "-"])
-            troubles.append(f"{each.name}: {_said(error)}")
-            continue
-        head, *failed = str(summary).splitlines()
-        numbers = [summary.total, summary.done, summary.skipped, len(summary.failed)]
-        rows.append([each.name, *map(str, numbers), head.rpartition(" in ")[2]])
-        troubles += failed
-    for line in aligned(rows):
-        typer.echo(line)
-    if troubles and records.failures(out):
-        troubles.append(f"failures in full, with tracebacks: {out}{os.sep}*.failed-*.json")
-    for line in troubles:
-        typer.echo(line)
-    return 1 if troubles else 0
-
-
-def dry_run(
-    names: Sequence[str],
-    preset: str,
-    part: Part,
-    out: Path,
-    *,
-    data_dir: Path | None,
-    workers: int | None,
-    engine: Engine,
-    here: bool = True,
-) -> None:
-    """Print what would be done and what it will take.
-
-    A kind of run is priced by its records, or by a few steps or two epochs of one arm. Trials that
-    several studies share are counted once, and so are networks.
-    """
-    from gflowout.core.text import counted
-    from gflowout.runs import records
-    from gflowout.studies.framework import estimates
-    from gflowout.studies.framework import study as studies
-
-    finished = records.finished(out) if out.is_dir() else set()
-    planned: set[str] = set()
-    trained: set[str] = set()
-    total, certain = 0.0, True
-    loaded = _load(names, preset, part, out)
-    if here:
-        check_data(_needed(loaded, out), data_dir)
-    engine = _quick(engine, preset)
-    for each in loaded:
-        if each.study is None or each.plan is None:
-            typer.echo(f"{each.name}: {_said(each.error)}")
-            certain = False
-            continue
-        trials = [trial for trial in each.plan.trials if trial.id not in planned]
-        planned |= {trial.id for trial in trials}
-        shared = len(each.plan.trials) - len(trials)
-        also = f" ({shared} of them counted above)" if shared else ""
-        later = "" if each.plan.tuned else "; trials choose the options of the runs"
-        typer.echo(
-            f"{each.name}, {preset}: {counted(len(each.plan.trials), 'trial')}{also} and "
-            f"{counted(len(each.plan.runs), 'run')}, records in {out}{later}"
-        )
-        known = estimates.from_records(out, [studies.TUNING, each.name], _sort)
-        if each.study.seconds is not None:
-            known = {**_told([*trials, *each.plan.runs], each.study.seconds), **known}
-        runs = list(trials)
-        spared = 0
-        for run in each.plan.runs:
-            networks = _networks(run, out)
-            if networks in trained and run.id not in finished and _sort(run) not in known:
-                spared += 1
-            else:
-                runs.append(run)
-            if networks is not None:
-                trained.add(networks)
-        kinds = estimates.tally(runs, finished, _sort)
-        with studies.data_directory(data_dir):
-            price = _price(runs, each.study.work, engine)
-            lines, seconds, sure = estimates.left_to_do(kinds, known, price)
-        if spared:
-            lines.append(
-                f"{counted(spared, 'run')} on networks that others train: scoring alone, which is "
-                "not counted"
-            )
-        for line in lines:
-            typer.echo(f"  {line}")
-        total, certain = total + seconds, certain and sure
-    typer.echo(estimates.sum_up(total, workers, certain))
-
-
-def catalogue() -> Iterator[str]:
-    """The studies in words: what they ask, and how large they are."""
-    from gflowout.core.text import counted
-    from gflowout.studies.framework import selection
-    from gflowout.studies.framework import study as studies
-
-    nowhere = Path("no such folder")
-    for name in studies.STUDIES:
-        try:
-            study = studies.get(name)
-            plans = {preset: selection.plan(study, preset, nowhere) for preset in studies.PRESETS}
-        except Exception as error:
-            yield f"{name}: {_said(error)}"
-            continue
-        where = f"the paper's {study.paper}" if study.paper else "not in the paper"
-        yield f"{name}: {study.title} ({where})"
-        yield f"    {study.question}"
-        sizes = [
-            f"{preset} {counted(len(plan.trials), 'trial')} + {counted(len(plan.runs), 'run')}"
-            for preset, plan in plans.items()
-        ]
-        yield f"    {'; '.join(sizes)}"
-    yield ""
-    yield "run one with: gflowout study run NAME --preset smoke --out results/smoke"
-
-
-def _load(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Loaded]:
-    """Studies with their plans; those without a wanted run are left out, with a word on it."""
-    from gflowout.studies.framework import selection
-    from gflowout.studies.framework import study as studies
-
-    found, runs = [], list[Any]()
+    planned, runs = list[_Planned](), list["Run"]()
     for name in names:
         try:
-            study = studies.get(name)
-            runs += selection.plan(study, preset, out).runs
-            part_of_it = selection.restricted(study, part)
-            plan = selection.plan(part_of_it, preset, out)
-            found.append(_Loaded(name, part_of_it, plan))
+            study = _trials_once(studies.get(name))
+            plan = selection.plan(study, preset, out)
+            runs += plan.runs
+            if part != selection.Part():
+                study = _trials_once(selection.restricted(study, part))
+                plan = selection.plan(study, preset, out)
+            planned.append(_Planned(name, _runs_once(study, plan), plan))
         except Exception as error:
             if len(names) == 1:
                 raise
-            found.append(_Loaded(name, error=error))
+            planned.append(_Planned(name, error=error))
     selection.check(part, runs, "--")
-    for each in found:
-        if each.plan is not None and not each.plan.runs:
-            typer.echo(f"{each.name}: left out, none of its runs is asked for", err=True)
-    return [each for each in found if each.plan is None or each.plan.runs]
+    for item in planned:
+        if item.plan is not None and not item.plan.runs:
+            typer.echo(f"{item.name}: left out, none of its runs is asked for", err=True)
+    return [item for item in planned if item.plan is None or item.plan.runs]
 
 
-def _needed(loaded: Iterable[_Loaded], out: Path) -> Iterator[str]:
+def _trials_once(study: Study) -> Study:
+    """The study, with trials that are planned only once."""
+    return replace(study, tuning=functools.cache(study.tuning))
+
+
+def _runs_once(study: Study, plan: Plan) -> Study:
+    """The study, with the runs of its plan if no trial can change them any more."""
+    return replace(study, runs=lambda preset, chosen: plan.runs) if plan.tuned else study
+
+
+def _needed(planned: Iterable[_Planned], out: Path) -> Iterator[str]:
     """Names of the data sets that trials and runs still to do read."""
     from gflowout.runs import records
 
     finished = records.finished(out)
-    for each in loaded:
-        if each.study is not None and each.plan is not None:
-            for run in (*each.plan.trials, *each.plan.runs):
+    for item in planned:
+        if item.study is not None and item.plan is not None:
+            for run in (*item.plan.trials, *item.plan.runs):
                 if run.id not in finished:
-                    yield from each.study.needs(run)
+                    yield from item.study.needs(run)
 
 
 def _quick(engine: Engine, preset: str) -> Engine:
-    """A pool that copies this process instead of starting new ones: for runs of a second.
+    """A pool that forks this process instead of starting new ones: for runs of a second.
 
-    What a run imports is imported here, once. Not with GPUs, and only where copies are safe.
+    What a run imports is imported here, once. Not with GPUs, and only where forks are safe.
     """
     if preset not in ("smoke", "cpu"):  # many of their runs are shorter than the start of a process
         return engine
@@ -287,7 +164,127 @@ def _quick(engine: Engine, preset: str) -> Engine:
     return Pool(engine.jobs, start="fork")
 
 
-def _sort(run: Run) -> Kind:
+def _run(
+    planned: Iterable[_Planned], preset: str, out: Path, data_dir: Path | None, how: RunOptions
+) -> int:
+    """Do what is missing of the studies; one that fails does not stop the others."""
+    from gflowout.core.optional import MissingExtraError
+    from gflowout.runs import BusyError, records
+    from gflowout.studies.framework.study import do_study
+
+    rows = [["study", "runs", "done", "done before", "failed", "time"]]
+    problems: list[str] = []
+    for item in planned:
+        summary: Summary | None = None
+        error = item.error
+        if item.study is not None:
+            typer.echo(f"{item.name}: {item.study.title}", err=True)
+            try:
+                summary = do_study(item.study, preset, out, how, data_dir)
+            except (BusyError, MissingExtraError):
+                raise
+            except Exception as failure:
+                if not isinstance(failure, ValueError):  # unexpected: show where it comes from
+                    typer.echo("".join(traceback.format_exception(failure)), err=True)
+                error = failure
+        if summary is None:
+            rows.append([item.name, "-", "-", "-", "-", "-"])
+            problems.append(f"{item.name}: {_first_line(error)}")
+            continue
+        head, *failed = str(summary).splitlines()
+        numbers = [summary.total, summary.done, summary.skipped, len(summary.failed)]
+        rows.append([item.name, *map(str, numbers), head.rpartition(" in ")[2]])
+        problems += failed
+    options.echo(aligned(rows))
+    if problems and records.failures(out):
+        problems.append(f"failures in full, with tracebacks: {out}{os.sep}*.failed-*.json")
+    options.echo(problems)
+    return 1 if problems else 0
+
+
+def _print_costs(
+    planned: Iterable[_Planned], preset: str, out: Path, data_dir: Path | None, engine: Engine
+) -> None:
+    """Print what would be done and what it will take.
+
+    The cost of a kind of run comes from its records, or from a few steps or two epochs of one arm.
+    Trials that several studies share are counted once, and so are networks.
+    """
+    from gflowout.runs import records
+    from gflowout.studies.framework import plan as estimates
+    from gflowout.studies.framework import study as studies
+
+    finished = records.finished(out)
+    counted_trials: set[str] = set()
+    networks: set[str] = set()
+    total, certain = 0.0, True
+    for item in planned:
+        study, plan = item.study, item.plan
+        if study is None or plan is None:
+            typer.echo(f"{item.name}: {_first_line(item.error)}")
+            certain = False
+            continue
+        trials = [trial for trial in plan.trials if trial.id not in counted_trials]
+        counted_trials |= {trial.id for trial in trials}
+        shared = len(plan.trials) - len(trials)
+        also = f" ({shared} of them counted above)" if shared else ""
+        later = "" if plan.tuned else "; trials choose the options of the runs"
+        typer.echo(
+            f"{item.name}, {preset}: {counted(len(plan.trials), 'trial')}{also} and "
+            f"{counted(len(plan.runs), 'run')}, records in {out}{later}"
+        )
+        prices = estimates.from_records(out, [studies.TUNING, item.name], _kind)
+        if study.seconds is not None:
+            prices = {**_stated([*trials, *plan.runs], study.seconds), **prices}
+        runs = list(trials)
+        for run in plan.runs:
+            name = _networks(run, out)
+            trained = name in networks and run.id not in finished and _kind(run) not in prices
+            if not trained:
+                runs.append(run)
+            if name is not None:
+                networks.add(name)
+        with studies.data_directory(data_dir):
+            lines, seconds, sure = estimates.left_to_do(
+                estimates.tally(runs, finished, _kind), prices, _price(runs, study.work, engine)
+            )
+        if spared := len(trials) + len(plan.runs) - len(runs):
+            lines.append(
+                f"{counted(spared, 'run')} on networks that others train: scoring alone, which is "
+                "not counted"
+            )
+        options.echo(f"  {line}" for line in lines)
+        total, certain = total + seconds, certain and sure
+    typer.echo(estimates.sum_up(total, options.workers(engine), certain))
+
+
+def catalogue() -> Iterator[str]:
+    """A description of each study: what it asks, and how large it is."""
+    from gflowout.studies.framework import plan as selection
+    from gflowout.studies.framework import study as studies
+
+    nowhere = Path("no such folder")
+    for name in studies.STUDIES:
+        try:
+            study = studies.get(name)
+            plans = {preset: selection.plan(study, preset, nowhere) for preset in studies.PRESETS}
+        except Exception as error:
+            yield f"{name}: {_first_line(error)}"
+            continue
+        where = f"the paper's {study.paper}" if study.paper else "not in the paper"
+        yield f"{name}: {study.title} ({where})"
+        yield f"    {study.question}"
+        sizes = [
+            f"{preset} {counted(len(plan.trials), 'trial')} + {counted(len(plan.runs), 'run')}"
+            for preset, plan in plans.items()
+        ]
+        yield f"    {'; '.join(sizes)}"
+    yield ""
+    yield "run one with: gflowout study run NAME --preset smoke --out results/smoke"
+
+
+def _kind(run: Run) -> Kind:
+    """Runs of one kind have about the same cost."""
     from gflowout.studies.framework.study import TUNING
 
     return ("trials" if run.study == TUNING else "runs"), run.data
@@ -295,98 +292,90 @@ def _sort(run: Run) -> Kind:
 
 def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
-    import dataclasses
-
-    from gflowout.studies.framework import estimates
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.arms import ARMS
 
     def price(kind: Kind) -> Price:
-        own = [run for run in runs if _sort(run) == kind]
+        own = [run for run in runs if _kind(run) == kind]
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        found = _few_steps(typical, engine) or estimates.measure(typical, work, engine)
-        if found.seconds is None:
-            return found
+        measured = _few_steps(typical, engine) or estimates.measure(typical, work, engine)
+        if measured.seconds is None:
+            return measured
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
         if kind[0] == "trials":
-            members = [1]  # of an ensemble one member is tuned
-        seconds = found.seconds * sum(members) / len(members)
-        return dataclasses.replace(
-            found, seconds=seconds, source=f"{typical.method}, {found.source}"
-        )
+            members = [1]  # only one member of an ensemble is tuned
+        seconds = measured.seconds * sum(members) / len(members)
+        return replace(measured, seconds=seconds, source=f"{typical.method}, {measured.source}")
 
     return price
 
 
-def _told(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
+def _stated(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
     """Prices of kinds by what a study says of its runs."""
-    from gflowout.studies.framework.estimates import Price
+    from gflowout.studies.framework.plan import Price
 
     spent: dict[Kind, list[float]] = {}
     for run in runs:
-        spent.setdefault(_sort(run), []).append(seconds(run))
+        spent.setdefault(_kind(run), []).append(seconds(run))
     return {
-        kind: Price(sum(each) / len(each), "as measured on one core of two")
-        for kind, each in spent.items()
+        kind: Price(sum(times) / len(times), "as measured on one core of two")
+        for kind, times in spent.items()
     }
+
+
+def _config(run: Run) -> Config | None:
+    """The configuration of a run's networks; ``None`` if its options do not configure any."""
+    from gflowout.app.config import ConfigError
+    from gflowout.studies.framework.arms import ARMS
+    from gflowout.studies.models import settings
+
+    values = run.to_dict()["options"]
+    if run.method not in ARMS or "data.source" not in values:
+        return None
+    dotted = {key: value for key, value in values.items() if "." in key}
+    try:
+        return settings(ARMS[run.method], dotted, values.get("tuned", {}), run.seed)
+    except ConfigError:
+        return None
 
 
 def _networks(run: Run, out: Path) -> str | None:
     """A name of the networks of a run; ``None`` if its options do not configure any."""
-    from gflowout.app.config import ConfigError
     from gflowout.runs import Context
     from gflowout.studies import models
     from gflowout.studies.framework.arms import ARMS
 
-    options = run.to_dict()["options"]
-    if run.method not in ARMS or "data.source" not in options:
+    config = _config(run)
+    if config is None:
         return None
-    dotted = {key: value for key, value in options.items() if "." in key}
-    arm = ARMS[run.method]
-    try:
-        wanted = models.settings(arm, dotted, options.get("tuned", {}), run.seed)
-    except ConfigError:
-        return None
-    return f"{arm.members} x {models.folder_of(wanted, Context(out / run.id))}"
+    return f"{ARMS[run.method].members} x {models.folder_of(config, Context(out / run.id))}"
 
 
 def _few_steps(run: Run, engine: Engine) -> Price | None:
     """Price of training what a run's options configure; ``None`` if they do not."""
-    from gflowout.app import plan, sources
+    from gflowout.app import build, sources
     from gflowout.app.config import ConfigError
     from gflowout.data.errors import DataError
     from gflowout.runs.work import using_threads
-    from gflowout.studies.framework.arms import ARMS
-    from gflowout.studies.framework.estimates import Price, starting
-    from gflowout.studies.models import settings
+    from gflowout.studies.framework.plan import Price, starting
 
-    options = run.to_dict()["options"]
-    if run.method not in ARMS or "data.source" not in options:
+    config = _config(run)
+    if config is None:
         return None
-    dotted = {key: value for key, value in options.items() if "." in key}
     try:
-        wanted = settings(ARMS[run.method], dotted, options.get("tuned", {}), run.seed)
         with using_threads(1):  # as runs have
             began = time.perf_counter()
-            task = sources.load(wanted.data, wanted.seed)
+            task = sources.load(config.data, config.seed)
             reading = time.perf_counter() - began
-            seconds = starting(engine) + reading + plan.plan(wanted, task).total
+            seconds = starting(engine) + reading + build.plan(config, task).total
     except ConfigError:
         return None
     except DataError as error:
         return Price(None, str(error).splitlines()[0])
-    early = "" if wanted.fit.patience is None else ", if none stops early"
+    early = "" if config.fit.patience is None else ", if none stops early"
     return Price(seconds, f"from a few steps{early}; scoring comes on top")
 
 
-def _words(option: str, text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise ValueError(f"{option} must name at least one, got {text!r}")
-    return words
-
-
-def _said(error: Exception | None) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else repr(error)
+def _first_line(error: Exception | None) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)

@@ -1,99 +1,242 @@
-"""``gflowout study run``, ``list`` and ``compare``; adds them and ``tune`` to the others."""
+"""``gflowout tune`` and ``gflowout study run``: the commands that do many runs."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from gflowout.cli import paper_studies
-from gflowout.cli import study_options as options
-from gflowout.cli.console import plain_records
-from gflowout.cli.tune import tune
-from gflowout.core.text import aligned
+from gflowout.cli import options, paper_studies
+from gflowout.cli.options import echo, examples
+
+if TYPE_CHECKING:
+    from gflowout.runs import Engine
+    from gflowout.runs.study import RunOptions
+    from gflowout.tuning import Space, Tuned
+    from gflowout.tuning.plan import Plan
 
 
-def register(app: typer.Typer, study: typer.Typer) -> None:
-    """Add the commands of this file to the application and its ``study`` group."""
+SearchName = StrEnum("SearchName", ["grid", "random", "optuna"])
+Direction = StrEnum("Direction", ["minimize", "maximize"])
+
+
+def register(app: typer.Typer, studies: typer.Typer) -> None:
+    """Add the commands to the application and its ``study`` group."""
     app.command(
-        epilog="Examples:\n\n- `gflowout tune --config mnist.yaml --space fit.lr=log:1e-4:1e-2 "
-        "--space gflowout:method.options.beta=0.1,1 --methods mc,gflowout --trials 20 --out "
-        "tuned`\n\n- `gflowout tune --config mnist.yaml --epochs 5 --space space.yaml --search "
-        f"optuna --out tuned`\n\n{options.EXITS}"
+        epilog=examples(
+            "tune --config mnist.yaml --space fit.lr=log:1e-4:1e-2 --space "
+            "gflowout:method.options.beta=0.1,1 --methods mc,gflowout --trials 20 --out tuned",
+            "tune --config mnist.yaml --epochs 5 --space space.yaml --search optuna --out tuned",
+            exits=options.EXITS,
+        )
     )(tune)
-    study.command(
+    studies.command(
         "run",
-        epilog="Examples:\n\n- `gflowout study run all --preset smoke --out results/smoke`\n\n- "
-        "`gflowout study run robustness --preset cpu --out results/cpu --methods mc,gflowout "
-        "--data mnist`\n\n- `gflowout study run study.yaml --set fit.epochs=1 --out quick`\n\n- "
-        "`gflowout study run masks --preset paper --out results/paper --engine ray --address auto`"
-        f"\n\n{options.EXITS}",
+        epilog=examples(
+            "study run all --preset smoke --out results/smoke",
+            "study run robustness --preset cpu --out results/cpu --methods mc,gflowout "
+            "--data mnist",
+            "study run study.yaml --set fit.epochs=1 --out quick",
+            "study run masks --preset paper --out results/paper --engine ray --address auto",
+            exits=options.EXITS,
+        ),
     )(run)
-    study.command(
-        "list",
-        epilog="Examples:\n\n- `gflowout study list`\n\n- `gflowout study list results/cpu`\n\n"
-        f"{options.EXITS}",
-    )(list_)
-    study.command(
-        "compare",
-        epilog="Examples:\n\n- `gflowout study compare results/cpu again`\n\n- `gflowout study "
-        "compare results/cpu again --tolerance 1e-3`\n\nExit codes: 0 the same, 1 some figures "
-        "differ or some records are damaged, 2 wrong usage or nothing to compare.",
-    )(compare)
+
+
+def tune(
+    space: Annotated[
+        list[str],
+        Option(
+            metavar="[METHOD:]OPTION=VALUES | FILE.yaml",
+            help="What to search; repeatable. VALUES: `a,b,c`, `log:LOW:HIGH`, "
+            "`uniform:LOW:HIGH`, `int:LOW:HIGH`.",
+        ),
+    ],
+    out: options.Out,
+    config: options.Config = None,
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
+    epochs: Annotated[int | None, Option(help="Largest number of epochs of every trial.")] = None,
+    set_: options.Set = None,
+    methods: Annotated[
+        str | None,
+        Option(help="Methods to tune (comma-separated). Default: that of the configuration."),
+    ] = None,
+    search: Annotated[SearchName, Option(help="Way to search.")] = SearchName.random,
+    trials: Annotated[int, Option(min=1, help="Trials of each method.")] = 20,
+    score: Annotated[str, Option(help="Metric of validation data to compare.")] = "valid/nll",
+    direction: Annotated[
+        Direction, Option(help="Whether a good score is small or large.")
+    ] = Direction.minimize,
+    seed: Annotated[int, Option(min=0, help="Seed of the search.")] = 0,
+    parallel: Annotated[
+        int, Option(min=1, help="Optuna: how many trials of a method are proposed at once.")
+    ] = 2,
+    subset: Annotated[bool, Option("--subset", help="Grid: try a random subset.")] = False,
+    engine: options.EngineOption = options.EngineName.pool,
+    jobs: options.Jobs = None,
+    address: options.Address = None,
+    retries: options.Retries = 0,
+    again: Annotated[bool, Option("--again", help="Retry trials that failed before.")] = False,
+    time_limit: options.TimeLimit = None,
+    memory_limit: options.MemoryLimit = None,
+    dry_run: options.DryRun = False,
+    quiet: options.NoTable = False,
+) -> None:
+    """Search for the best options of each method, on validation data, with one budget for all.
+
+    Every trial is a run with a record; a search that was stopped goes on where it was. Writes
+    `best-METHOD.yaml` for `gflowout train --config`, all trials to `tuned.yaml`, and a plot.
+    """
+    with options.usage():
+        from gflowout.app import config as configs
+        from gflowout.tuning.plan import agree, make_plan
+        from gflowout.tuning.tune import do_search
+
+        given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
+        base = configs.read(config, options.overrides(given, set_))
+        plan = make_plan(
+            base,
+            _space(space),
+            methods=[base.method.name] if methods is None else options.words("--methods", methods),
+            search=search.value,
+            trials=trials,
+            score=score,
+            direction=direction.value,
+            seed=seed,
+            parallel=parallel,
+            subset=subset,
+        )
+        agree(plan, out)
+        how = options.run_options(
+            engine, jobs, address, quiet,
+            retries=retries, time_limit=time_limit, memory_limit=memory_limit,
+        )  # fmt: skip
+        if dry_run:
+            echo(_tuning_plan(plan, out, how.engine))
+            return
+        with options.resumable():
+            tuned = do_search(plan, out, how, again)
+        echo(_write_tuned(tuned, out))
+        if tuned.failed:
+            raise typer.Exit(1)
+
+
+def _space(parts: list[str]) -> Space:
+    from gflowout.tuning import read_space, space
+
+    return space(
+        *(
+            read_space(part) if "=" not in part and part.endswith(options.YAML) else space(part)
+            for part in parts
+        )
+    )
+
+
+def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
+    """What a search will do and cost."""
+    from gflowout.runs import records
+    from gflowout.studies.framework import plan as estimates
+    from gflowout.tuning.plan import STUDY
+
+    yield (
+        f"{plan.search} search, {plan.trials} trials for each of {', '.join(plan.base)}; "
+        f"{plan.score} {plan.direction}d, seed {plan.seed}, records in {out}"
+    )
+    yield from (f"  {line}" for line in plan.space.lines())
+    trials = records.read(out, records.DONE) if out.is_dir() else []
+    done = Counter(trial["method"] for trial in trials if trial["study"] == STUDY)
+    typical = [
+        plan.run(method, {name: domain.at(0.5) for name, domain in plan.space.of(method).items()})
+        for method in plan.base
+    ]
+    pick = estimates.first(typical)
+    yield from estimates.report(
+        {
+            (run.method, run.data): (plan.trials, min(done[run.method], plan.trials))
+            for run in typical
+        },
+        estimates.from_records(out, [STUDY]),
+        lambda kind: estimates.measure(pick(kind), plan.work, engine),
+        options.workers(engine),
+    )
+
+
+def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
+    """Write the files of a search that is done; yields what to print."""
+    from gflowout.core.atomic_io import write_text
+    from gflowout.core.optional import MissingExtraError
+    from gflowout.tuning import write_best
+
+    yield tuned.table()
+    for trial in tuned.failed:
+        yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
+    write_text(out / "tuned.yaml", tuned.to_yaml())
+    written = [out / "tuned.yaml", *write_best(tuned, out)]
+    try:
+        tuned.plot(out / "tuned.png")
+        written.append(out / "tuned.png")
+    except MissingExtraError:
+        pass  # the plot is optional
+    yield f"written: {', '.join(map(str, written))}"
 
 
 def run(
     study: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDY", help="A study of the paper, `all` of them, or a study file."
-        ),
+        Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file."),
     ],
     out: options.Out,
     preset: Annotated[
         options.Preset | None,
-        typer.Option(help="Of the paper's studies: seconds, two cores for hours, or GPUs."),
+        Option(
+            help="Size of a study of the paper: smoke (seconds to minutes), cpu (hours on two "
+            "cores) or paper (GPUs)."
+        ),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Of the paper's studies, these only: `mc,gflowout`.")
+        str | None,
+        Option(help="Only these methods (comma-separated), for example `mc,gflowout`."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Likewise: `mnist`.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Likewise: `0,1`.")] = None,
+    data: Annotated[
+        str | None, Option(help="Only these data sets (comma-separated), for example `mnist`.")
+    ] = None,
+    seeds: Annotated[
+        str | None, Option(help="Only these seeds (comma-separated), for example `0,1`.")
+    ] = None,
     data_dir: options.DataDir = None,
     set_: options.Set = None,
     engine: options.EngineOption = options.EngineName.pool,
     jobs: options.Jobs = None,
     address: options.Address = None,
-    retries: Annotated[int, typer.Option(min=0, help="Of a run that failed.")] = 1,
+    retries: options.Retries = 1,
     time_limit: options.TimeLimit = None,
     memory_limit: options.MemoryLimit = None,
     dry_run: options.DryRun = False,
-    quiet: options.Quiet = False,
+    quiet: options.NoTable = False,
 ) -> None:
     """Do those runs of a study that have no record yet: methods x data x seeds x options.
 
     `gflowout study list` names the studies of the paper. A study file has the keys name, base (a
-    configuration), methods, data, seeds, options, test; what `--set` says goes before all of it.
+    configuration), methods, data, seeds, options and test; `--set` overrides all of them.
     """
-    with options.usage(), plain_records():
+    with options.usage():
         names = paper_studies.names_of(study)
-        where = options.make_engine(engine, jobs, address)
-        here = engine is not options.EngineName.ray  # a cluster has disks of its own
-        how = {
-            "engine": where,
-            "retries": retries,
-            "time_limit": time_limit,
-            "memory_limit": memory_limit,
-            "progress": not quiet,
-        }
+        how = options.run_options(
+            engine, jobs, address, quiet,
+            retries=retries, time_limit=time_limit, memory_limit=memory_limit,
+        )  # fmt: skip
         if names is None:
             given = {"--preset": preset, "--methods": methods, "--data": data, "--seeds": seeds}
             for option, value in given.items():
                 if value is not None:
                     raise ValueError(f"{option} is for studies of the paper; a file says it itself")
-            workers = options.workers(engine, jobs)
-            code = _run_file(Path(study), out, data_dir, set_, dry_run, workers, here, how)
+            code = _run_file(Path(study), out, data_dir, set_, dry_run, how)
         else:
             if set_:
                 raise ValueError("--set is for study files; studies of the paper have presets")
@@ -103,22 +246,7 @@ def run(
                     "to minutes), cpu (two cores, hours) or paper (GPUs)"
                 )
             part = paper_studies.part_of(methods, data, seeds)
-            if dry_run:
-                paper_studies.dry_run(
-                    names,
-                    preset,
-                    part,
-                    out,
-                    data_dir=data_dir,
-                    workers=options.workers(engine, jobs),
-                    engine=where,
-                    here=here,
-                )
-                return
-            with options.resumable():
-                code = paper_studies.run(
-                    names, preset, part, out, data_dir=data_dir, here=here, **how
-                )
+            code = paper_studies.run(names, preset, part, out, data_dir, dry_run, how)
         if code:
             raise typer.Exit(code)
 
@@ -129,19 +257,19 @@ def _run_file(
     data_dir: Path | None,
     set_: list[str] | None,
     dry_run: bool,
-    workers: int | None,
-    here: bool,
-    how: dict[str, Any],
+    how: RunOptions,
 ) -> int:
     from gflowout.core.text import counted
-    from gflowout.runs import records, run_study
-    from gflowout.studies.framework import estimates, files
+    from gflowout.runs import Ray, records
+    from gflowout.runs.study import do_runs
+    from gflowout.studies.framework import files
+    from gflowout.studies.framework import plan as estimates
     from gflowout.studies.framework.study import sources
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
     finished = records.finished(out)
-    if here and study.work == files.WORK:
-        ours = (None, str(data_dir))  # another directory is the file's own affair
+    if not isinstance(how.engine, Ray) and study.work == files.WORK:
+        ours = (None, str(data_dir))  # another directory is named by the file itself
         options.check_data(
             (
                 name
@@ -154,104 +282,17 @@ def _run_file(
     if dry_run:
         typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
         pick = estimates.first(study.runs)
-        lines = estimates.report(
-            estimates.tally(study.runs, finished),
-            estimates.from_records(out, [study.name]),
-            lambda kind: estimates.measure(pick(kind), study.work, how["engine"]),
-            workers,
+        echo(
+            estimates.report(
+                estimates.tally(study.runs, finished),
+                estimates.from_records(out, [study.name]),
+                lambda kind: estimates.measure(pick(kind), study.work, how.engine),
+                options.workers(how.engine),
+            )
         )
-        for line in lines:
-            typer.echo(line)
         return 0
     files.remember(out, study.runs)
     with options.resumable():
-        summary = run_study(study.runs, study.work, out, **how)
+        summary = do_runs(study.runs, study.work, out, how)
     typer.echo(str(summary))
     return summary.exit_code
-
-
-def list_(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[RESULTS]", help="Folder of the records.")
-    ] = None,
-) -> None:
-    """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
-    with options.usage(), plain_records():
-        from gflowout.runs import records
-        from gflowout.studies.framework import files
-
-        if folder is None:
-            for line in paper_studies.catalogue():
-                typer.echo(line)
-            return
-        records.must_be_folder(folder)
-        found = files.standing(folder)
-        if not found.counts:
-            typer.echo(f"{folder}: no runs here")
-            return
-        rows = [["study", "data", "method", "done", "failed", "missing"]]
-        for (study, data, method), counts in sorted(found.counts.items()):
-            numbers = [str(counts[state]) for state in ("done", "failed", "missing")]
-            rows.append([study, data, method, *numbers])
-        for line in aligned(rows):
-            typer.echo(line)
-        for name, why in found.failed.items():
-            typer.echo(f"failed: {name}: {why}")
-        for name in found.missing:
-            typer.echo(f"missing: {name}")
-        if found.failed:
-            raise typer.Exit(1)
-
-
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder of records.")],
-    second: Annotated[Path, typer.Argument(metavar="AGAIN", help="Another one.")],
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Largest difference of a figure that is the same.")
-    ] = 0.0,
-) -> None:
-    """Tell whether runs that are in two folders have the same figures, times apart.
-
-    To see whether results can be repeated, do a study again in a new folder and compare.
-    """
-    with options.usage(), plain_records():
-        from gflowout.core.text import counted
-        from gflowout.runs import read, records
-        from gflowout.studies.framework.repeats import TIMES, repeats
-
-        folders = (first, second)
-        for folder in folders:
-            records.must_be_folder(folder)
-        done, again = (read(folder, "done") for folder in folders)
-        found = repeats(done, again, tolerance)
-        mine, theirs = ({record["id"] for record in each} for each in (done, again))
-        timed = sum(record["id"] in theirs for record in done if record["study"] == TIMES)
-        if timed:
-            what = f"{counted(timed, 'run')} of {TIMES}"
-            how = "has times alone and was" if timed == 1 else "have times alone and were"
-            typer.echo(f"{what} {how} left out.")
-        if not found:
-            raise ValueError(f"no run with figures to compare is in both {first} and {second}")
-        rows = [["study", "data", "in both", "same", "largest difference", "of", "in"]]
-        for each in found:
-            told = [str(each.runs), str(each.same), f"{each.largest:.3g}", each.metric, each.run]
-            rows.append([each.study, each.data, *told])
-        for line in aligned(rows):
-            typer.echo(line)
-        same, runs = sum(each.same for each in found), sum(each.runs for each in found)
-        if any(each.machines for each in found):
-            typer.echo("Some runs were on another kind of processor, which may round otherwise.")
-        failed = [
-            f"failed in {folder}: {len({each['id'] for each in read(folder, 'failed')} - known)}"
-            for folder, known in zip(folders, (mine, theirs), strict=True)
-        ]
-        alone = f"Done in one folder alone: {len(mine - theirs)} and {len(theirs - mine)} runs"
-        typer.echo(f"{'; '.join([alone, *failed])}.")
-        hurt = {folder: len(records.damaged(folder)) for folder in folders}
-        for folder, count in hurt.items():
-            if count:
-                what = "is not a whole record" if count == 1 else "are not whole records"
-                typer.echo(f"Damaged: {counted(count, 'file')} in {folder} {what}.")
-        typer.echo(f"{same} of {runs} runs have the same figures.")
-        if same < runs or any(hurt.values()):
-            raise typer.Exit(1)

@@ -1,113 +1,111 @@
-"""``gflowout train``, ``evaluate`` and ``predict``: a model from data to predictions on files."""
+"""``gflowout train``, ``evaluate``, ``predict`` and ``export``: a model from data to use."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from gflowout.cli import options
 from gflowout.cli import train_output as output
-from gflowout.cli.console import explained, plain_warnings, warn, writable
+from gflowout.cli.options import examples, explained, new_file, plain_warnings, warn, writable
+from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError
 
-WRONG_USAGE = 2
 _EXITS = (
     "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
     "configuration, 130 interrupted."
 )
-_DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),
-]
-_Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `train` wrote.")]
-_Samples = Annotated[int, typer.Option(min=1, help="Draws of masks.")]
-_Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
-_Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+_Seed = Annotated[int, Option(min=0, help="Seed of the draws.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(
-        epilog="Examples:\n\n- `gflowout train --data mnist --out runs/mnist`\n\n"
-        "- `gflowout train --data patients.csv --set data.target=died --out runs/patients`\n\n"
-        "- `gflowout train --config c.yaml --method mc --set fit.lr=3e-4 --out runs/mc`\n\n"
-        f"- `gflowout train --config c.yaml --dry-run`\n\n{_EXITS}"
+        epilog=examples(
+            "train --data mnist --out runs/mnist",
+            "train --data patients.csv --set data.target=died --out runs/patients",
+            "train --config c.yaml --method mc --set fit.lr=3e-4 --out runs/mc",
+            "train --config c.yaml --dry-run",
+            exits=_EXITS,
+        )
     )(train)
     app.command(
-        epilog="Examples:\n\n- `gflowout evaluate runs/mnist`\n\n"
-        "- `gflowout evaluate runs/mnist --rotate --ood notmnist --json scores.json`\n\n"
-        "- `gflowout evaluate runs/patients --on other-hospital.csv`\n\n"
-        "- `gflowout evaluate runs/cifar10 --corruption snow --corruption frost --severity 3`\n\n"
-        f"{_EXITS}"
+        epilog=examples(
+            "evaluate runs/mnist",
+            "evaluate runs/mnist --rotate --ood notmnist --json scores.json",
+            "evaluate runs/patients --on other-hospital.csv",
+            "evaluate runs/cifar10 --corruption snow --corruption frost --severity 3",
+            exits=_EXITS,
+        )
     )(evaluate)
     app.command(
-        epilog="Examples:\n\n- `gflowout predict runs/mnist digits/ -o predictions.csv`\n\n"
-        "- `gflowout predict runs/patients new.csv -o predictions.parquet --samples 50`\n\n"
-        f"{_EXITS}"
+        epilog=examples(
+            "predict runs/mnist digits/ -o predictions.csv",
+            "predict runs/patients new.csv -o predictions.parquet --samples 50",
+            exits=_EXITS,
+        )
     )(predict)
+    app.command(
+        epilog=examples(
+            "export runs/mnist -o digits.onnx",
+            "export runs/mnist -o digits.pt2 --samples 50",
+            exits="Exit codes: 0 all is well, 1 a problem with files or the export, 2 wrong usage, "
+            "130 interrupted.",
+        )
+    )(export)
 
 
 def train(
-    config: Annotated[
-        Path | None, typer.Option(help="YAML file; every key of it can be overridden.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Data set, or a CSV, Parquet, NPZ file or image folder.")
-    ] = None,
-    data_dir: _DataDir = None,
-    method: Annotated[str | None, typer.Option(help="Method. Default: gflowout.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="auto, mlp or resnet18.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs at most. Default: 20.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random. Default: 0.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the configuration."),
-    ] = None,
+    config: options.Config = None,
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
+    method: Annotated[str | None, Option(help="Method. Default: gflowout.")] = None,
+    backbone: Annotated[str | None, Option(help="Backbone: auto, mlp or resnet18.")] = None,
+    epochs: Annotated[int | None, Option(help="Largest number of epochs. Default: 20.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of everything random. Default: 0.")] = None,
+    set_: options.Set = None,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder of the run; made if missing.")
+        Path | None, Option(file_okay=False, help="Folder of the run; made if missing.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and what it would cost; write none.")
-    ] = False,
+    dry_run: options.DryRun = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start anew in a folder that holds a run.")
+        bool, Option("--restart", help="Start again from scratch in a folder that holds a run.")
     ] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write logs for TensorBoard, too.")
+        bool, Option("--tensorboard", help="Write logs for TensorBoard, too.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but problems.")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a model on a data set or on your own files.
 
-    Call it again with the same folder to go on after an interruption. Options here go before the
-    configuration file, `--set` before both. See docs/command-line.md for every key.
+    Call it again with the same folder to go on after an interruption. These options override the
+    configuration file, and `--set` overrides both. See docs/command-line.md for every key.
     """
     if out is None and not dry_run:
         raise typer.BadParameter("is needed, unless with --dry-run", param_hint="--out")
-    overrides = _overrides(
-        {
-            "data.source": data,
-            "data.directory": None if data_dir is None else str(data_dir),
-            "method.name": method,
-            "backbone.name": backbone,
-            "fit.epochs": epochs,
-            "seed": seed,
-        }
-    )
-    with _told(out):
+    given = {
+        "data.source": data,
+        "data.directory": data_dir,
+        "method.name": method,
+        "backbone.name": backbone,
+        "fit.epochs": epochs,
+        "seed": seed,
+    }
+    with _explained(out):
         from gflowout.app import config as configs
         from gflowout.app import run, sources
 
         if tensorboard:
             require("tensorboard", extra="train", purpose="--tensorboard")
-        settings = configs.read(config, [*overrides, *(set_ or ())])
+        settings = configs.read(config, options.overrides(given, set_))
         if out is not None and not restart:
             run.check_folder(settings, out)
         if dry_run:
@@ -130,47 +128,47 @@ def train(
 
 
 def evaluate(
-    run: _Run,
-    data_dir: _DataDir = None,
-    split: Annotated[str | None, typer.Option(help="train, valid or test. Default: test.")] = None,
-    on: Annotated[
-        Path | None, typer.Option(help="Score this file or folder, with labels, instead.")
+    run: options.RunFolder,
+    data_dir: options.DataDir = None,
+    split: Annotated[
+        str | None, Option(help="Part to score: train, valid or test. Default: test.")
     ] = None,
-    rotate: Annotated[bool, typer.Option("--rotate", help="Images turned at random, too.")] = False,
+    on: Annotated[
+        Path | None, Option(help="Score this file or folder, with labels, instead.")
+    ] = None,
+    rotate: Annotated[bool, Option("--rotate", help="Score randomly rotated images, too.")] = False,
     corruption: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="snow, frost or gaussian_noise, too; may be repeated."),
+        Option(metavar="KIND", help="Score snow, frost or gaussian_noise, too; repeatable."),
     ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions.")] = 3,
+    severity: Annotated[int, Option(min=1, max=5, help="Severity of corruptions.")] = 3,
     ood: Annotated[
         list[str] | None,
-        typer.Option(metavar="DATA", help="Tell these data from the run's; may be repeated."),
+        Option(metavar="DATA", help="Score the detection of these data, too; repeatable."),
     ] = None,
-    samples: _Samples = 20,
+    samples: options.Samples = 20,
     seed: _Seed = 0,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="File to write the scores to.")
-    ] = None,
-    quiet: _Quiet = False,
+    json_out: Annotated[Path | None, Option("--json", help="File to write the scores to.")] = None,
+    quiet: options.NoBar = False,
 ) -> None:
-    """Score a trained model: accuracy, calibration, shifted images, unlike data."""
+    """Score a trained model: accuracy, calibration, shifted images, out-of-distribution data."""
     if json_out is not None:
         writable(json_out, "--json")
-    with _told():
-        from gflowout.app import evaluation, own, tasks
+    with _explained():
+        from gflowout.app import evaluation, sources, tasks
         from gflowout.app import run as runs
         from gflowout.data.corruptions import KINDS
 
         if split is not None:
             _choice("--split", split, tasks.SPLITS)
             if on is not None:
-                raise typer.BadParameter("cannot go with --split", param_hint="--on")
+                raise typer.BadParameter("cannot be used with --split", param_hint="--on")
         for kind in corruption or ():
             _choice("--corruption", kind, KINDS)
         trained = runs.load(run)
         if on is not None:
             name = on.name
-            part, notes = own.labelled(trained.problem, on)
+            part, notes = sources.labelled(trained.problem, on)
             for note in notes:
                 typer.echo(f"note: {note}")
         else:
@@ -178,7 +176,7 @@ def evaluate(
             task, changed = runs.data(trained, data_dir)
             part = task.part(name)
             if name in changed:
-                warn(f"the {name} part is not what it was in training: other data")
+                warn(f"the {name} part is not what it was in training: the data have changed")
         directory = data_dir if data_dir is not None else trained.config.data.directory
         with output.watching(quiet) as watch:
             scores = evaluation.evaluate(
@@ -201,32 +199,31 @@ def evaluate(
 
 
 def predict(
-    run: _Run,
+    run: options.RunFolder,
     inputs: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="INPUTS", help="A CSV, Parquet or NPZ file, a folder of images, or images."
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="CSV, Parquet or NPZ file to write.")
-    ] = Path("predictions.csv"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    samples: _Samples = 20,
+    out: Annotated[Path, Option("--out", "-o", help="CSV, Parquet or NPZ file to write.")] = Path(
+        "predictions.csv"
+    ),
+    force: options.Force = False,
+    samples: options.Samples = 20,
     seed: _Seed = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but problems.")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict with uncertainty: one row per input, prepared exactly as in training."""
     writable(out)
-    with _told():
+    with _explained():
         from gflowout.app import predict as predicting
         from gflowout.app import run as runs
 
         if out.suffix.lower() not in predicting.FORMATS:
             allowed = ", ".join(predicting.FORMATS)
             raise typer.BadParameter(f"must end in {allowed}, got {out}", param_hint="--out")
-        if out.exists() and not force:
-            raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
+        new_file(out, force)
         trained = runs.load(run)
         with output.bar_of(quiet) as bar:
             line = bar.add_task("predicting", total=None)
@@ -244,8 +241,73 @@ def predict(
             output.show_predictions(frame, notes, out)
 
 
+def export(
+    run: options.RunFolder,
+    out: Annotated[Path, Option("--out", "-o", help="File to write.")],
+    format: Annotated[
+        str | None,
+        Option(
+            "--format",
+            "-f",
+            help="onnx or torch-export. By default torch-export if the file ends in .pt2, else "
+            "onnx.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[int, Option(min=1, help="Draws of masks, fixed in the file.")] = 20,
+    masks: Annotated[
+        bool, Option("--masks", help="Take masks as inputs instead of a seed.")
+    ] = False,
+    force: options.Force = False,
+    no_check: Annotated[
+        bool, Option("--no-check", help="Do not run the file and compare it with PyTorch.")
+    ] = False,
+    tolerance: Annotated[
+        float, Option(min=0, help="Largest difference from PyTorch that is allowed.")
+    ] = 1e-4,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write a trained model as one file that predicts with uncertainty, without this library.
+
+    It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
+    one row or more. See docs/deployment.md.
+    """
+    from gflowout.export import formats
+
+    writable(out)
+    try:
+        format = formats.chosen(out, format)
+    except ValueError as error:
+        message = str(error).removeprefix("format ")
+        raise typer.BadParameter(message, param_hint="--format") from error
+    new_file(out, force)
+    with _explained():
+        from gflowout.app import run as runs
+        from gflowout.export import ExportError
+        from gflowout.export.runs import export_run
+
+        formats.need(format)
+        trained = runs.load(run)
+        try:
+            exported = export_run(
+                trained,
+                out,
+                format=format,
+                samples=samples,
+                masks=masks,
+                overwrite=force,
+                check=not no_check,
+                tolerance=tolerance,
+            )
+        except ExportError as error:
+            typer.echo(f"{error}; nothing was written", err=True)
+            raise typer.Exit(1) from error
+        if not quiet:
+            output.show_export(exported)
+
+
 @contextmanager
-def _told(out: Path | None = None) -> Iterator[None]:
+def _explained(out: Path | None = None) -> Iterator[None]:
     """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
     with explained(DataError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
@@ -261,12 +323,10 @@ def _told(out: Path | None = None) -> Iterator[None]:
         except ConfigError as error:
             for line in error.problems:
                 typer.echo(line, err=True)
-            raise typer.Exit(WRONG_USAGE) from error
-        except DivergedError as error:
-            typer.echo(f"training failed: {error}", err=True)
-            raise typer.Exit(1) from error
-        except BusyError as error:
-            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
+        except (DivergedError, BusyError) as error:
+            prefix = "training failed: " if isinstance(error, DivergedError) else ""
+            typer.echo(f"{prefix}{error}", err=True)
             raise typer.Exit(1) from error
         except DataError:
             raise
@@ -290,13 +350,7 @@ def _how_to_go_on(out: Path | None) -> str:
     return f"{saved}; go on with: gflowout train --config {out / CONFIG} --out {out}"
 
 
-def _overrides(values: dict[str, Any]) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
-
-
 def _choice(option: str, value: str, allowed: Iterable[str]) -> None:
-    from gflowout.core import checks
-
     try:
         checks.choice("it", value, allowed)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What ``gflowout train``, ``evaluate`` and ``predict`` print: plans, tables, progress."""
+"""What the commands on one model print: plans, tables, progress."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from gflowout.cli import options
+from gflowout.core.text import counted, duration
 
+if TYPE_CHECKING:
     from gflowout.app.config import Config
     from gflowout.app.run import Trained
+    from gflowout.export import Exported
 
 
 def show_plan(settings: Config, out: Path | None) -> None:
     """Print what a run would do and cost."""
     from gflowout.app import sources
-    from gflowout.app.plan import plan
-    from gflowout.core.text import duration
+    from gflowout.app.build import plan
     from gflowout.training import checkpoints
 
-    task = sources.load(settings.data, settings.seed)
-    found = plan(settings, task)
-    lines = list(found.lines)
+    planned = plan(settings, sources.load(settings.data, settings.seed))
+    lines = list(planned.lines)
     if out is not None:
         done = checkpoints.last(out / "checkpoints")
         state = "new" if done is None else f"goes on after epoch {checkpoints.epoch_of(done) + 1}"
         lines.append(("folder", f"{out} ({state})"))
     lines.append(
-        ("cost", f"about {duration(found.total)} in all: {duration(found.epoch)} an epoch, "
-                 f"{duration(found.step)} a step, measured here on a few steps")
+        ("cost", f"about {duration(planned.total)} in all: {duration(planned.epoch)} an epoch, "
+                 f"{duration(planned.step)} a step, measured here on a few steps")
     )  # fmt: skip
     for word, text in lines:
         typer.echo(f"{word:<12}{text}")
@@ -42,24 +42,21 @@ def show_plan(settings: Config, out: Path | None) -> None:
 
 def show_training(trained: Trained, notes: Iterable[str]) -> None:
     """Print how training went."""
-    from gflowout.core.text import duration
-
     result = trained.result
     assert result is not None
     best = result.history[result.best_epoch]
     for note in notes:
         typer.echo(f"note: {note}")
-    figures = f"validation NLL {best['valid/nll']:.4f}"
+    scores = f"validation NLL {best['valid/nll']:.4f}"
     if not trained.problem.target.classes:
-        figures += " (of standardised values)"
+        scores += " (of standardised values)"
     if "valid/accuracy" in best:
-        figures += f", accuracy {100 * best['valid/accuracy']:.2f} %"
-    epochs = len(result.history)
+        scores += f", accuracy {100 * best['valid/accuracy']:.2f} %"
     how = "stopped early, no better for a while" if result.stopped == "patience" else "all done"
-    went_on = f", {result.resumed} of them before" if result.resumed else ""
-    count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-    typer.echo(f"{count} ({how}{went_on}) in {duration(result.seconds)}")
-    typer.echo(f"best epoch {result.best_epoch + 1}: {figures}")
+    before = f", {result.resumed} of them before" if result.resumed else ""
+    epochs = counted(len(result.history), "epoch")
+    typer.echo(f"{epochs} ({how}{before}) in {duration(result.seconds)}")
+    typer.echo(f"best epoch {result.best_epoch + 1}: {scores}")
     typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
     typer.echo(f"next: gflowout evaluate {trained.folder}")
 
@@ -79,40 +76,29 @@ def show_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, float
         f"{facts['run']}: {config.method.name} on {config.data.source}; {facts['part']}: "
         f"{facts['examples']:,} examples, {facts['samples']} draws"
     )
-    plain: dict[str, dict[str, float]] = {}
-    unlike: dict[str, dict[str, float]] = {}
+    tables: dict[str, dict[tuple[str, ...], dict[str, float]]] = {"parts": {}, "ood": {}}
     for key, value in scores.items():
         head, _, metric = key.rpartition("/")
-        if "/" in head:
-            unlike.setdefault(head, {})[metric] = value
-        else:
-            plain.setdefault(head or facts["part"], {})[metric] = value
-    _print_table(["data"], {(name,): row for name, row in plain.items()})
-    if unlike:
+        name, slash, score = head.rpartition("/")
+        row = (name, score.replace("_", "-")) if slash else (head or facts["part"],)
+        tables["ood" if slash else "parts"].setdefault(row, {})[metric] = value
+    _print_table(["data"], tables["parts"])
+    if tables["ood"]:
         typer.echo(f"\ntold from {facts['part']} by uncertainty:")
-        rows: dict[tuple[str, ...], dict[str, float]] = {
-            (name, score.replace("_", "-")): row
-            for key, row in unlike.items()
-            for name, _, score in [key.rpartition("/")]
-        }
-        _print_table(["data", "score"], rows)
+        _print_table(["data", "score"], tables["ood"])
 
 
 def _print_table(heads: list[str], rows: dict[tuple[str, ...], dict[str, float]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, no_wrap=True)
+    table = options.plain_table(*heads)
     metrics = list(next(iter(rows.values())))
     for metric in metrics:
         table.add_column(_NAMES.get(metric, metric), justify="right", no_wrap=True)
     for names, row in rows.items():
-        table.add_row(*names, *(_figure(metric, row[metric]) for metric in metrics))
-    _console().print(table)
+        table.add_row(*names, *(_shown(metric, row[metric]) for metric in metrics))
+    options.console().print(table)
 
 
-def _figure(metric: str, value: float) -> str:
+def _shown(metric: str, value: float) -> str:
     if value != value:
         return "-"
     return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:.4f}"
@@ -144,18 +130,28 @@ def _columns(frame: Any) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write scores to a file; NaN becomes null."""
-    from gflowout.core.atomic_io import write_file
+    from gflowout.core.atomic_io import write_text
     from gflowout.runs.values import pack
 
-    text = json.dumps(pack(content)[0], indent=1, allow_nan=False).encode()
-    write_file(path, lambda stream: stream.write(text))
+    write_text(path, json.dumps(pack(content)[0], indent=1, allow_nan=False))
     typer.echo(f"{path}: written")
 
 
-def _console(stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, stderr=stderr)
+def show_export(exported: Exported) -> None:
+    """Print inputs, outputs and size of an exported file, and how it compares with PyTorch."""
+    table = options.plain_table("", "name", "type", "shape")
+    for kind, ports in (("input", exported.inputs), ("output", exported.outputs)):
+        for port in ports:
+            table.add_row(kind, port.name, port.dtype, f"[{', '.join(map(str, port.shape))}]")
+    options.console(markup=False).print(table)
+    size = exported.size
+    readable = f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+    draws = exported.metadata["samples"]
+    typer.echo(f"{exported.path}: {exported.format}, {readable}, {draws} draws")
+    if exported.difference is None:
+        typer.echo("not compared with PyTorch (--no-check)")
+    else:
+        typer.echo(f"largest difference from PyTorch: {exported.difference:.1e}")
 
 
 @contextmanager
@@ -163,7 +159,7 @@ def bar_of(quiet: bool) -> Iterator[Any]:
     """A progress bar on standard error, if that is a terminal."""
     from rich import progress
 
-    console = _console(stderr=True)
+    console = options.console(stderr=True)
     with progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=24),
@@ -178,6 +174,6 @@ def bar_of(quiet: bool) -> Iterator[Any]:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Any]:
-    """What puts batches on a progress bar as they are used."""
+    """A function that shows batches on a progress bar as they are used."""
     with bar_of(quiet) as bar:
         yield lambda what, batches: bar.track(batches, total=len(batches), description=what)

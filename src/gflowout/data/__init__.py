@@ -1,6 +1,5 @@
-"""Data of the paper in their published formats: loaders, shifts, splits, transforms, batches.
+"""Data sets of the paper in their published formats: loaders, shifts, splits, transforms, batches.
 
-Arrays in memory are torch tensors: images are uint8 [N, C, H, W], labels int64 [N]. Importing this
-package needs torch only; loaders ask for the extra ``data`` when they run. Knows nothing of masks,
-methods or training.
+Images are torch tensors in memory, uint8 [N, C, H, W], labels int64 [N]. Importing this package
+needs torch only; loaders need the extra ``data`` when they run.
 """

@@ -1,6 +1,6 @@
-"""Batches of tensors in memory, in an order that follows from a seed and the epoch.
+"""Batches of tensors in memory, in an order that depends on a seed and the epoch.
 
-No workers and no collating: one ``index_select`` per tensor and batch. Knows nothing of data sets.
+No workers and no collating: one ``index_select`` per tensor and batch.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks, random
-from gflowout.data import arrays
+from gflowout.data.errors import check_labels, check_tensor, describe
 from gflowout.data.transforms import Augment, Transform, check_transform
 
 
 class Batches:
     """An iterable over tuples of tensors, with a length, for a training loop or Lightning.
 
-    Each iteration is one epoch and has an order of its own, which depends on the seed and the
-    number of the epoch only. So a run that is taken up again sees the same batches as one that
-    never stopped, also in the middle of an epoch: keep :meth:`state_dict`, or call
-    :meth:`set_epoch`.
+    Each iteration is one epoch. Its order depends on the seed and the number of the epoch only, so
+    a resumed run sees the same batches as an uninterrupted one, also in the middle of an epoch:
+    save :meth:`state_dict`, or call :meth:`set_epoch`.
 
     Args:
-        tensors: All of the same length; the first holds what ``transform`` and ``augment`` act on.
+        tensors: All of the same length; ``transform`` and ``augment`` act on the first.
         batch_size: Rows per batch; the last batch may have fewer.
-        shuffle: A new order in each epoch. Without it the rows come as they are.
-        seed: Of order, weights and augmentation; needed with ``shuffle``.
+        shuffle: A new order in each epoch. Without it the rows keep their order.
+        seed: Seed of order, weights and augmentation; required with ``shuffle``.
         transform: Maps the first tensor of a batch, for instance ``Normalize.fit(images)``.
-        augment: Random changes of the first tensor before ``transform``; training data only, so
-            it needs ``shuffle=True``.
-        drop_last: Leave out a last batch that is not full.
-        device: Where batches go, before they are transformed.
+        augment: Random changes of the first tensor before ``transform``. For training data: needs
+            ``shuffle=True``.
+        drop_last: Drop the last batch if it is not full.
+        device: Where to move batches, before they are transformed.
         weights: One sampling weight per row: an epoch then draws as many rows as there are, with
             replacement. Needs ``shuffle=True``. See :func:`balanced_weights`.
 
@@ -96,9 +95,10 @@ class Batches:
         return -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        """Run the next epoch; it counts from its first batch on.
+        """Run the next epoch.
 
-        Lightning makes an iterator to see whether it can, and throws it away.
+        The epoch counts once its first batch is drawn, since Lightning makes an iterator to see
+        whether it can, and throws it away.
         """
         epoch, start = self._epoch, self._batch
         self._epoch, self._batch = epoch + 1, 0
@@ -109,7 +109,7 @@ class Batches:
             yield self._take(order, epoch, batch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration this epoch, from its beginning."""
+        """Start the next iteration at the beginning of this epoch."""
         self._epoch = checks.integer("epoch", epoch, low=0)
         self._batch = 0
         self._last = None
@@ -117,14 +117,14 @@ class Batches:
     def shard(self, rank: int, world: int) -> Batches:
         """The share of one of several processes that train or evaluate together.
 
-        With ``shuffle``, every batch is divided: the processes' parts of batch i are together what
-        one process alone has as batch i, save at most ``world - 1`` rows, so that all parts have
-        the same size. Without it, the rows are dealt out one by one and each comes up once;
-        ``batch_size`` then counts the rows of one process.
+        With ``shuffle``, every batch is divided: together the processes have batch i of a single
+        process, except for at most ``world - 1`` rows, so that all parts have the same size.
+        Without it, each row goes to one process in turn, and ``batch_size`` counts the rows of one
+        process.
 
         Args:
             rank: Number of this process, from 0.
-            world: How many there are.
+            world: Number of processes.
 
         Examples:
             >>> x = torch.arange(7)
@@ -150,16 +150,16 @@ class Batches:
         return part
 
     def state_dict(self) -> dict[str, int]:
-        """Where the latest iteration is: its epoch and the batch that comes next.
+        """Position of the latest iteration: its epoch and its next batch.
 
-        A loop that ends each epoch early should call :meth:`set_epoch` at the start of each: an
-        epoch that was broken off counts as the place to go on from.
+        A loop that ends epochs early should call :meth:`set_epoch` at the start of each one: an
+        unfinished epoch counts as the one to resume.
         """
         epoch, batch = (self._epoch, self._batch) if self._last is None else self._last
         return {"epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next iteration go on from where :meth:`state_dict` was taken."""
+        """Resume the next iteration where :meth:`state_dict` was taken."""
         if not isinstance(state, dict) or set(state) != {"epoch", "batch"}:
             raise ValueError(f"state must have the keys 'epoch' and 'batch', got {state!r}")
         batch = checks.integer("state['batch']", state["batch"], low=0)
@@ -172,7 +172,7 @@ class Batches:
         self._batch = batch
 
     def order(self, epoch: int) -> Tensor:
-        """Rows of an epoch in the order of their visit, int64."""
+        """Row numbers of an epoch in order, int64."""
         if not self.shuffle or self.seed is None:
             return torch.arange(self.rows)
         generator = random.generator(self.seed, "order", epoch)
@@ -189,7 +189,7 @@ class Batches:
         if self.device is not None:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:
-            # Its own generator for each batch, so that one can start in the middle.
+            # Every batch has its own generator, so that an epoch can be resumed in the middle.
             generator = random.generator(self.seed, "augment", epoch, batch, self.rank)
             taken[0] = self.augment(taken[0], generator=generator)
         if self.transform is not None:
@@ -198,19 +198,13 @@ class Batches:
 
 
 def balanced_weights(labels: Tensor) -> Tensor:
-    """Sampling weights with which every class that occurs is drawn equally often.
-
-    Args:
-        labels: int64 [N].
-
-    Returns:
-        float64 [N], of mean 1.
+    """Sampling weights, float64 [N] of mean 1, that draw all classes of labels [N] equally often.
 
     Examples:
         >>> balanced_weights(torch.tensor([0, 0, 0, 1]))
         tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
     """
-    arrays.labels("labels", labels)
+    check_labels("labels", labels)
     counts = torch.bincount(labels)
     weights = 1 / counts.double()[labels]
     return weights * (len(labels) / weights.sum())
@@ -220,7 +214,7 @@ def _same_length(tensors: Any) -> tuple[Tensor, ...]:
     if not tensors:
         raise TypeError("tensors must hold at least one tensor, got none")
     for index, tensor in enumerate(tensors):
-        arrays.tensor(f"tensors[{index}]", tensor, "[N, ...]")
+        check_tensor(f"tensors[{index}]", tensor, "[N, ...]")
     lengths = [tensor.shape[0] if tensor.ndim else 0 for tensor in tensors]
     if len(set(lengths)) > 1 or not lengths[0]:
         raise ValueError(f"tensors must have the same number of rows, at least one, got {lengths}")
@@ -228,9 +222,9 @@ def _same_length(tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _weights(weights: Any, rows: int) -> Tensor:
-    arrays.tensor("weights", weights, "[N]")
+    check_tensor("weights", weights, "[N]")
     if weights.shape != (rows,):
-        raise ValueError(f"weights must be [{rows}], got {arrays.describe(weights)}")
+        raise ValueError(f"weights must be [{rows}], got {describe(weights)}")
     values: Tensor = weights.double().cpu()
     if not bool(values.isfinite().all() and (values >= 0).all() and values.sum() > 0):
         raise ValueError("weights must be finite, none negative and not all zero")

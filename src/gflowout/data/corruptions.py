@@ -1,8 +1,7 @@
-"""Snow, frost and Gaussian noise of the common-corruptions benchmark, for whole arrays of images.
+"""Snow, frost and Gaussian noise of the common-corruptions benchmark, for batches of images.
 
 Hendrycks and Dietterich (2019), five severities each. Every corruption is a pure function of the
-images and of drawn numbers (``apply_*``); :func:`corrupt` draws the numbers. Knows nothing of
-labels or of data sets, apart from the overlays of frost.
+images and of random numbers (``apply_*``); :func:`corrupt` draws the numbers.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks, random
-from gflowout.data import arrays, resample
-from gflowout.data.overlays import crop_overlays, fit_overlays, load_overlays
+from gflowout.data.errors import check_images
+from gflowout.data.overlays import clipped_zoom, crop_overlays, fit_overlays, load_overlays
 
 KINDS = ("snow", "frost", "gaussian_noise")
 """Corruptions, as the files of CIFAR-10-C are called."""
@@ -23,7 +22,7 @@ KINDS = ("snow", "frost", "gaussian_noise")
 SEVERITIES = (1, 2, 3, 4, 5)
 
 _GREY = (0.299, 0.587, 0.114)
-_BLOCK = 64  # images that draw from one generator, and are worked on at once
+_BLOCK = 64  # images that share a generator and are processed at once
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class Snow:
     """Constants of snow at one severity.
 
     Attributes:
-        mean: Of the normal numbers of the layer.
-        std: Of the same.
-        zoom: How much the layer is blown up.
+        mean: Mean of the normal numbers of the layer.
+        std: Their standard deviation.
+        zoom: Factor by which the layer is enlarged.
         threshold: Below this there is no flake.
-        radius: Of the motion blur, in pixels.
-        sigma: Of the motion blur, in pixels.
-        keep: Weight of the image; the rest goes to its bleached version.
+        radius: Radius of the motion blur, in pixels.
+        sigma: Standard deviation of the motion blur, in pixels.
+        keep: Weight of the image; the rest is the weight of its bleached version.
     """
 
     mean: float
@@ -51,7 +50,7 @@ class Snow:
 
 @dataclass(frozen=True)
 class Constants:
-    """One published set of constants, and where the two published programs differ.
+    """One published set of constants, with the points where the two published programs differ.
 
     Attributes:
         noise: Standard deviations, images in [0, 1].
@@ -114,24 +113,21 @@ def corrupt(
     constants: str = "cifar-c",
     overlays: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """Corrupt each image with random numbers of its own.
+    """Corrupt each image with its own random numbers.
 
-    What image i gets depends on the seed, the kind and i only: not on how many images there are,
-    and not on the severity, so that severities can be compared on the same flakes.
+    The numbers of image i depend on the seed, the kind and i only: not on the number of images, and
+    not on the severity, so that severities can be compared on the same flakes.
 
-    Images of one channel are their own grey; their frost is the grey of the overlay.
+    Images of one channel get the grey of the frost overlay.
 
     Args:
         images: uint8 [N, C, H, W], 1 or 3 channels.
         kind: One of :data:`KINDS`.
         severity: 1 to 5; 0 returns the images as they are.
-        seed: Of all draws.
+        seed: Seed of all draws.
         constants: ``"cifar-c"`` or ``"imagenet-c"``.
         overlays: Images of frost, uint8 [3, h, w]; by default
             :func:`gflowout.data.overlays.load_overlays`.
-
-    Returns:
-        uint8 [N, C, H, W].
 
     Examples:
         >>> grey = torch.full((2, 3, 32, 32), 128, dtype=torch.uint8)
@@ -141,7 +137,7 @@ def corrupt(
         >>> corrupt(grey, "snow", 2, seed=0).float().mean() > grey.float().mean()
         tensor(True)
     """
-    arrays.images("images", images)
+    check_images("images", images)
     checks.choice("kind", kind, KINDS)
     table = TABLES[checks.choice("constants", constants, TABLES)]
     severity = checks.integer("severity", severity, low=0)
@@ -150,14 +146,14 @@ def corrupt(
     checks.integer("seed", seed, low=0)
     if severity == 0:
         return images
-    channels, height, width = images.shape[1:]
+    height, width = images.shape[2:]
 
     def noise(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = _normal((_BLOCK, channels, height, width), generator)
+        normal = torch.randn(_BLOCK, *images.shape[1:], dtype=torch.float64, generator=generator)
         return apply_gaussian_noise(part, normal[: len(part)], table.noise[severity - 1])
 
     def snow(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = _normal((_BLOCK, height, width), generator)
+        normal = torch.randn(_BLOCK, height, width, dtype=torch.float64, generator=generator)
         angle = -135 + 90 * torch.rand(_BLOCK, dtype=torch.float64, generator=generator)
         layer = snow_layer(normal[: len(part)], angle[: len(part)], table, severity)
         return apply_snow(part, layer, table.snow[severity - 1].keep)
@@ -182,12 +178,7 @@ def corrupt(
 
 
 def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor:
-    """Add noise: clip(x + scale n), with images x in [0, 1].
-
-    Args:
-        images: uint8 [N, C, H, W].
-        normal: Standard normal numbers n, of the same shape.
-        scale: Standard deviation.
+    """Add standard normal numbers n, of the images' shape: clip(x + scale n), with x in [0, 1].
 
     Examples:
         >>> pixel = torch.tensor([[[[100, 250]]]], dtype=torch.uint8)
@@ -198,13 +189,7 @@ def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor
 
 
 def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Tensor:
-    """Lay frost over images: clip(keep x + cover frost).
-
-    Args:
-        images: uint8 [N, C, H, W].
-        frost: Crops of the overlays, uint8 [N, 3, H, W].
-        keep: Weight of the image.
-        cover: Weight of the frost.
+    """Blend images x with crops of the overlays, uint8 [N, 3, H, W]: clip(keep x + cover frost).
 
     Examples:
         >>> pixel = torch.tensor([[[[100]]]], dtype=torch.uint8)
@@ -220,39 +205,32 @@ def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Ten
 def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
     """Bleach images and add a layer of snow, once as it is and once turned by 180 degrees.
 
-    With x in [0, 1]: clip(keep x + (1 - keep) max(x, 1.5 grey(x) + 0.5) + layer + turned layer).
-
-    Args:
-        images: uint8 [N, C, H, W].
-        layer: Flakes in [0, 1], [N, H, W].
-        keep: Weight of the image.
+    With x and the layer [N, H, W] in [0, 1]:
+    clip(keep x + (1 - keep) max(x, 1.5 grey(x) + 0.5) + layer + turned layer).
 
     Examples:
         >>> pixel = torch.tensor([[[[102]]]], dtype=torch.uint8)
         >>> apply_snow(pixel, torch.zeros(1, 1, 1), 0.5)  # (0.4 + 1.1) / 2
         tensor([[[[191]]]], dtype=torch.uint8)
     """
-    x = images.float() / 255  # single precision, as published: it decides what is cut off below
+    x = images.float() / 255  # single precision, as published: it decides the truncation in _bytes
     x = keep * x + (1 - keep) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
     both = layer + layer.flip(-2, -1)
     return _bytes((x.double() + both[:, None]).clamp_(0, 1) * 255)
 
 
 def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -> Tensor:
-    """Turn normal numbers into blurred flakes.
+    """Make blurred flakes, float64 [N, H, W] in steps of 1/255.
 
     Args:
         normal: Standard normal numbers, [N, H, W].
         angle: Direction of the fall in degrees, [N].
         table: Constants.
         severity: 1 to 5.
-
-    Returns:
-        float64 [N, H, W], multiples of 1/255.
     """
     c = table.snow[severity - 1]
     height, width = normal.shape[1:]
-    layer = resample.clipped_zoom(c.mean + c.std * normal.double(), c.zoom)
+    layer = clipped_zoom(c.mean + c.std * normal.double(), c.zoom)
     layer = torch.where(layer < c.threshold, 0.0, layer).clamp_(0, 1)
     if table.centred:
         top, left = (layer.shape[1] - height) // 2, (layer.shape[2] - width) // 2
@@ -263,16 +241,16 @@ def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -
 
 
 def motion_blur(layers: Tensor, angle: Tensor, radius: int, sigma: float) -> Tensor:
-    r"""Smear each layer along its own angle, as ImageMagick does.
+    r"""Blur each layer along its own angle, as ImageMagick does.
 
     The mean of the pixels at :math:`i (\cos a, \sin a)`, rounded, for i = 0 .. 2 radius, with
-    weights :math:`\propto \exp(-i^2 / 2 \sigma^2)`. Beyond the border the border goes on.
+    weights :math:`\propto \exp(-i^2 / 2 \sigma^2)`. Beyond the border, the border pixel is read.
 
     Args:
         layers: float64 [N, H, W].
         angle: In degrees, [N].
-        radius: Half the length of the trace, in pixels.
-        sigma: How fast it fades, in pixels.
+        radius: Half the length of the blur, in pixels.
+        sigma: Its standard deviation, in pixels.
 
     Examples:
         >>> point = torch.zeros(1, 1, 4, dtype=torch.float64)
@@ -307,8 +285,4 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _bytes(values: Tensor) -> Tensor:
-    return values.to(torch.uint8)  # cuts off below the point, as published
-
-
-def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+    return values.to(torch.uint8)  # truncates, as published

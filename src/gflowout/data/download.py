@@ -1,15 +1,13 @@
-"""Fetching data sets: resumed, checked against published checksums, unpacked, moved into place.
+"""Fetching data sets: resume, compare with published checksums, unpack, move into place.
 
-Everything arrives in ``.partial`` inside the data directory. Only what is complete and has the
-published checksum is moved to the folder of the data set, whole files at a time.
+Files arrive in ``.partial`` inside the data directory. Only complete files with the published
+checksum are moved to the folder of the data set.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,14 +17,11 @@ from typing import Any
 
 from gflowout.core.optional import require
 from gflowout.data import store
-from gflowout.data.archives import unpack
 from gflowout.data.catalog import Download, Entry, entry
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.resume import Progress, Resuming
-from gflowout.data.sums import published_hash
+from gflowout.data.transfer import Progress, Resuming, published_hash, unpack
 
 PARTIAL = ".partial"
-_PURPOSE = "downloading data"
 
 
 def get(
@@ -38,13 +33,13 @@ def get(
 ) -> Path:
     """Fetch a data set, unless it is there.
 
-    A download that was broken off goes on where it stopped. Nothing appears in the folder of the
-    data set before it is complete and has the published checksum. Several processes may ask for
-    the same data set; one of them fetches it, the others wait.
+    An interrupted download resumes where it stopped. Nothing appears in the folder of the data set
+    before it is complete and has the published checksum. If several processes ask for the same data
+    set, one of them fetches it and the others wait.
 
     Args:
         name: Name of the data set.
-        data_dir: Directory of all data sets; made if only its last folder is missing. Default:
+        data_dir: Directory of all data sets; created if only its last folder is missing. Default:
             ``$GFLOWOUT_DATA``, or the user's cache.
         progress: Show a progress bar on standard error.
         force: Fetch it again, and replace files that differ from the published ones.
@@ -55,19 +50,19 @@ def get(
     Raises:
         DataError: If it cannot be fetched, is not what was published, does not fit on the disk,
             or files are there that differ from the published ones and ``force`` is not given.
-        MissingDataError: If it must be got by hand.
+        MissingDataError: If it cannot be downloaded.
     """
     wanted = entry(name)
-    found = _found(name, data_dir)
+    folder = _locate(name, data_dir)
     if not wanted.downloads:
-        if found is not None:
-            return found
-        raise MissingDataError(f"{name}: cannot be downloaded. {store.how_to_get(wanted)}")
-    if not force and found is not None and not _to_fetch(wanted, found):
-        return found
+        if folder is None:
+            raise MissingDataError(f"{name}: cannot be downloaded. {store.how_to_get(wanted)}")
+        return folder
+    if folder is not None and not force and not _to_fetch(wanted, folder):
+        return folder
     base = _writable_root(data_dir)
     with _locked(base / PARTIAL / f"{name}.lock", progress):
-        folder = _found(name, data_dir) or base / wanted.folders[0]
+        folder = _locate(name, data_dir) or base / wanted.folders[0]
         # Another process may have fetched it while this one waited.
         missing = list(wanted.downloads) if force else _to_fetch(wanted, folder)
         if missing:
@@ -75,7 +70,7 @@ def get(
     return folder
 
 
-def _found(name: str, data_dir: str | Path | None) -> Path | None:
+def _locate(name: str, data_dir: str | Path | None) -> Path | None:
     try:
         return store.locate(name, data_dir)
     except MissingDataError:
@@ -93,31 +88,25 @@ def _writable_root(data_dir: str | Path | None) -> Path:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{path}: cannot write here ({error.strerror}); {_elsewhere()}") from error
+        raise DataError(
+            f"{path}: cannot write here ({error.strerror}); {store.ELSEWHERE}"
+        ) from error
     return base
 
 
 def _to_fetch(wanted: Entry, folder: Path) -> list[Download]:
-    """Downloads whose files are missing.
-
-    A file without a stored checksum counts if it is there; so does one that was unpacked.
-    """
-    there = store.files(wanted, folder)
-    sums = {file.name: file.checksum for file in wanted.files}
-    for file, path in there.items():
-        checksum = sums[file]
-        if path is not None and path.suffix == Path(file).suffix and checksum is not None:
-            try:
-                store.verify(path, checksum)
-            except DataError as error:
-                raise DataError(
-                    f"{error}: `gflowout data get {wanted.name} --force` does both"
-                ) from error
-    whole = all(there[file.name] is not None for file in wanted.files if not file.optional)
+    """Downloads whose files are missing; files with a checksum must be the published ones."""
+    paths = store.files(wanted, folder)
+    try:
+        # The name of an unpacked file differs from the published one: it has no checksum.
+        store.verify_files(wanted, [path for path in paths.values() if path is not None])
+    except DataError as error:
+        raise DataError(f"{error}: `gflowout data get {wanted.name} --force` does both") from error
+    complete = all(paths[file.name] is not None for file in wanted.files if not file.optional)
     return [
         download
         for download in wanted.downloads
-        if (not whole if download.unpack else there.get(download.filename) is None)
+        if (not complete if download.unpack else paths.get(download.filename) is None)
     ]
 
 
@@ -133,28 +122,26 @@ def _fetch_all(
     unpacked = folder.with_name(f".{folder.name}.unpacking")
     try:
         staging.mkdir(exist_ok=True)
-        shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
-        _delete(staging.glob("tmp*"))  # pooch's, likewise
-        _space(wanted, downloads, staging)
+        shutil.rmtree(unpacked, ignore_errors=True)  # left over from a process that was killed
+        _check_space(wanted, downloads, staging)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _bars(progress) as bar:
-            come = [
-                (download, _fetch(wanted, download, folder, staging, bar, force))
-                for download in downloads
+            paths = [
+                _fetch(wanted, download, folder, staging, bar, force) for download in downloads
             ]
         try:
-            for download, path in come:
+            for download, path in zip(downloads, paths, strict=True):
                 _stage(path, unpacked, download)
         except DataError:
-            _delete(path for _, path in come)
+            _delete(paths)
             raise
         _place(unpacked, folder)
-        _delete(path for _, path in come)
+        _delete(paths)
     except DataError:
         raise
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
-            f"what has come of {wanted.name} is kept in {staging}; run it again to go on"
+            f"the part of {wanted.name} that came is kept in {staging}; run it again to go on"
         ) from error
     except OSError as error:
         raise DataError(f"{folder}: cannot write ({error})") from error
@@ -172,10 +159,8 @@ def _fetch(
     bar: Callable[[str], Progress],
     force: bool,
 ) -> Path:
-    """Bring one file into the staging folder, verified."""
-    pooch = require("pooch", extra="data", purpose=_PURPOSE)
+    """Fetch one file into the staging folder and verify it."""
     complete, partial = _staged(staging, download)
-    downloader = Resuming(partial, bar(download.filename))
     if force:
         complete.unlink(missing_ok=True)
     by_hand = (
@@ -183,29 +168,32 @@ def _fetch(
         f"{'the files in it' if download.unpack else 'it'} into {folder}"
     )
     try:
-        known = published_hash(download)
-        with _quiet(pooch.get_logger()):
-            pooch.retrieve(download.url, known, complete.name, staging, downloader=downloader)
+        checksum = published_hash(download)
+        if complete.exists() and store.matches(complete, checksum):
+            return complete
+        Resuming(partial, bar(download.filename))(download.url, complete)
     except DataError as error:
         raise DataError(f"{error}{by_hand}") from error
-    except ValueError as error:
-        got = re.search(r"but got (\w+)", str(error))
+    algorithm, expected = checksum.split(":", 1)
+    actual = store.digest(complete, algorithm)
+    if actual != expected:
+        complete.unlink()
         raise DataError(
             f"{download.url}: what came is not the published file: its checksum should be "
-            f"{known} and is {got.group(1) if got else 'another'}. It was deleted. Try again; if "
-            f"it happens again, the file was changed there or on the way: see {wanted.home}"
-        ) from error
+            f"{checksum} and is {actual}. It was deleted. Try again; if it happens again, the file "
+            f"was changed there or on the way: see {wanted.home}"
+        )
     return complete
 
 
 def _staged(staging: Path, download: Download) -> tuple[Path, Path]:
-    """Where a download lies when it is complete, and until then."""
+    """Paths of a download in the staging folder: when it is complete, and until then."""
     key = hashlib.sha256(f"{download.url} {download.checksum}".encode()).hexdigest()[:12]
     complete = staging / f"{key}-{download.filename}"
     return complete, complete.with_name(complete.name + ".part")
 
 
-def _space(wanted: Entry, downloads: list[Download], staging: Path) -> None:
+def _check_space(wanted: Entry, downloads: list[Download], staging: Path) -> None:
     share = len(downloads) / len(wanted.downloads)
     unpacks = any(download.unpack for download in downloads)
     kept = sum(
@@ -220,16 +208,12 @@ def _space(wanted: Entry, downloads: list[Download], staging: Path) -> None:
         raise DataError(
             f"{staging.parents[1]}: {wanted.name} needs about {readable(needed)}"
             f"{', archive and content,' if unpacks else ''} and {readable(free)} are free; make "
-            f"room, or {_elsewhere()}"
+            f"room, or {store.ELSEWHERE}"
         )
 
 
-def _elsewhere() -> str:
-    return f"name another data directory: data_dir=..., --data-dir or ${store.VARIABLE}"
-
-
 def readable(size: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes with a unit.
 
     Examples:
         >>> readable(11_594_722), readable(0)
@@ -248,7 +232,7 @@ def _delete(paths: Iterable[Path]) -> None:
 
 
 def _stage(path: Path, unpacked: Path, download: Download) -> None:
-    """Bring what came beside the folder of the data set, on the same disk."""
+    """Unpack or move a file next to the folder of the data set, on the same disk."""
     unpacked.mkdir(exist_ok=True)
     if download.unpack:
         unpack(path, unpacked, download.strip)
@@ -257,7 +241,7 @@ def _stage(path: Path, unpacked: Path, download: Download) -> None:
 
 
 def _place(unpacked: Path, folder: Path) -> None:
-    """Rename a whole folder into place; if there is one, move the files into it one by one."""
+    """Rename the folder into place; if there is one already, move the files one by one."""
     if not folder.exists():
         os.replace(unpacked, folder)
         return
@@ -266,15 +250,15 @@ def _place(unpacked: Path, folder: Path) -> None:
         if path.is_dir():
             target.mkdir(exist_ok=True)
             continue
-        # Copies may be spelled in another case; two of them would shadow each other.
+        # An existing copy may be spelled in another case; two of them would shadow each other.
         same = [old for old in target.parent.iterdir() if old.name.lower() == path.name.lower()]
         os.replace(path, same[0] if same else target)
 
 
 @contextmanager
 def _locked(path: Path, progress: bool) -> Iterator[None]:
-    """Let one process at a time in. The lock goes when its process ends, however it ends."""
-    filelock = require("filelock", extra="data", purpose=_PURPOSE)
+    """Admit one process at a time. The lock ends with its process, however that ends."""
+    filelock = require("filelock", extra="data", purpose="downloading data")
     lock = filelock.FileLock(path)
     try:
         try:
@@ -284,22 +268,11 @@ def _locked(path: Path, progress: bool) -> Iterator[None]:
                 print(f"waiting for another process that fetches {path.stem}", file=sys.stderr)
             lock.acquire()
     except OSError as error:
-        raise DataError(f"{path}: cannot lock ({error.strerror}); {_elsewhere()}") from error
+        raise DataError(f"{path}: cannot lock ({error.strerror}); {store.ELSEWHERE}") from error
     try:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Keep pooch from announcing what our progress bar shows."""
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextmanager

@@ -1,8 +1,12 @@
-"""What can be wrong with data on disk. Every message starts with the path and says what to do."""
+"""Errors of data files, and checks of tensors: each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 
 class DataError(ValueError):
@@ -14,12 +18,7 @@ class MissingDataError(DataError, FileNotFoundError):
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file.
-
-    Raises:
-        MissingDataError: If it is not there.
-        DataError: If it cannot be read.
-    """
+    """Read a file; raise :class:`MissingDataError` or :class:`DataError` if that fails."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -29,5 +28,52 @@ def read_bytes(path: Path) -> bytes:
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """What to raise for a file or folder that the system does not let us read."""
+    """The error to raise for a file or folder that the system does not let us read."""
     return DataError(f"{path}: cannot be read ({error.strerror}); check its permissions")
+
+
+def check_images(name: str, value: Any) -> Tensor:
+    """Return ``value`` if it holds images, uint8 [N, C, H, W] with 1 or 3 channels.
+
+    Examples:
+        >>> check_images("images", torch.zeros(2, 28, 28, dtype=torch.uint8))
+        Traceback (most recent call last):
+            ...
+        ValueError: images must be uint8 [N, C, H, W] with C = 1 or 3, got uint8 [2, 28, 28]
+    """
+    expected = "uint8 [N, C, H, W] with C = 1 or 3"
+    images = check_tensor(name, value, expected)
+    fits = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] in (1, 3)
+    if not fits or 0 in images.shape[2:]:
+        raise ValueError(f"{name} must be {expected}, got {describe(images)}")
+    return images
+
+
+def check_labels(name: str, value: Any) -> Tensor:
+    """Return ``value`` if it holds class labels, int64 [N] and none negative.
+
+    Examples:
+        >>> check_labels("labels", torch.tensor([1, -1]))
+        Traceback (most recent call last):
+            ...
+        ValueError: labels must be int64 [N] and none negative, got -1 among them
+    """
+    expected = "int64 [N] and none negative"
+    labels = check_tensor(name, value, expected)
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise ValueError(f"{name} must be {expected}, got {describe(labels)}")
+    if len(labels) and int(labels.min()) < 0:
+        raise ValueError(f"{name} must be {expected}, got {int(labels.min())} among them")
+    return labels
+
+
+def check_tensor(name: str, value: Any, expected: str) -> Tensor:
+    """Return ``value`` if it is a tensor, or raise an error that says what is expected."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, {expected}, got {type(value).__name__}")
+    return value
+
+
+def describe(value: Tensor) -> str:
+    """Type and shape of a tensor, such as ``float32 [2, 3]``."""
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

@@ -1,61 +1,28 @@
-"""Image sets in memory, read from their published files.
-
-:func:`load_images` finds the folder of a data set and reads one split of it. What single files
-look like is the business of :mod:`gflowout.data.formats`.
-"""
+"""Image sets in memory, read from their published files."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gflowout.core import checks
-from gflowout.data import store
+from gflowout.data import formats, store
 from gflowout.data.catalog import ENTRIES, entry
-from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.formats import cifar, idx, mat, npy
+from gflowout.data.errors import DataError, MissingDataError, describe
 
-_DIGITS = tuple("0123456789")
-_CLASSES = {
-    "mnist": _DIGITS,
-    "fashion-mnist": (
-        *("t-shirt", "trouser", "pullover", "dress", "coat"),
-        *("sandal", "shirt", "sneaker", "bag", "boot"),
-    ),
-    "kmnist": ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
-    "notmnist": tuple("ABCDEFGHIJ"),
-    "svhn": _DIGITS,
-    "cifar10": (
-        *("airplane", "automobile", "bird", "cat", "deer"),
-        *("dog", "frog", "horse", "ship", "truck"),
-    ),
-    "cifar100": (
-        *("apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle"),
-        *("bottle", "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle"),
-        *("caterpillar", "cattle", "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch"),
-        *("crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish", "forest"),
-        *("fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower"),
-        *("leopard", "lion", "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain"),
-        *("mouse", "mushroom", "oak_tree", "orange", "orchid", "otter", "palm_tree", "pear"),
-        *("pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine", "possum"),
-        *("rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew"),
-        *("skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar"),
-        *("sunflower", "sweet_pepper", "table", "tank", "telephone", "television", "tiger"),
-        *("tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale", "willow_tree"),
-        *("wolf", "woman", "worm"),
-    ),
-}
+IMAGE_SETS = tuple(name for name, listed in ENTRIES.items() if listed.classes)
+"""Names that :func:`load_images` takes."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Pictures with labels.
+    """Labelled images.
 
     Attributes:
         images: uint8 [N, C, H, W].
@@ -83,14 +50,10 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(
-                f"images must be uint8 [N, C, H, W], got {self.images.dtype} "
-                f"{list(self.images.shape)}"
-            )
+            raise ValueError(f"images must be uint8 [N, C, H, W], got {describe(self.images)}")
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(
-                f"labels must be int64 [{len(self.images)}], got {self.labels.dtype} "
-                f"{list(self.labels.shape)}"
+                f"labels must be int64 [{len(self.images)}], got {describe(self.labels)}"
             )
         if len(self.labels):
             low, high = (int(bound) for bound in self.labels.aminmax())
@@ -111,15 +74,15 @@ class ImageSet:
         )
 
     def subset(self, index: Tensor | slice) -> ImageSet:
-        """The pictures at some places: indices, a mask of booleans, or a slice."""
+        """Select images by indices, a boolean mask or a slice."""
         return replace(self, images=self.images[index], labels=self.labels[index])
 
     def relabelled(self, labels: Tensor) -> ImageSet:
-        """The same pictures with other labels, such as noisy ones."""
+        """The same images with other labels, such as noisy ones."""
         return replace(self, labels=labels)
 
     def fingerprint(self) -> str:
-        """SHA-256 of pictures and labels: what a record of a run says about its data."""
+        """SHA-256 of images and labels, by which the record of a run names its data."""
         state = hashlib.sha256()
         for tensor in (self.images, self.labels):
             state.update(str(list(tensor.shape)).encode())
@@ -155,7 +118,7 @@ def load_images(
     """
     if name in ("cifar10-c", "cifar100-c"):
         raise ValueError(f"name {name!r} has corruptions for parts: use load_corrupted")
-    checks.choice("name", name, _READERS)
+    checks.choice("name", name, IMAGE_SETS)
     checks.choice("split", split, entry(name).splits)
     if coarse and name != "cifar100":
         raise ValueError(f"coarse=True is for 'cifar100' only, got name {name!r}")
@@ -163,11 +126,14 @@ def load_images(
     paths = _paths(name, split, folder, partial=partial)
     if verify:
         store.verify_files(entry(name), paths)
-    images, labels, classes = _READERS[name](name, folder, paths, coarse)
-    try:
-        return ImageSet(images, labels, classes, name, split)
-    except ValueError as error:
-        raise DataError(f"{folder}: {error}; the files do not belong together") from error
+    classes = entry(name).classes
+    if name == "svhn":
+        images, labels = formats.read_mat(paths[0])
+    elif name.startswith("cifar"):
+        images, labels, classes = _read_cifar(name, folder, paths, coarse)
+    else:
+        images, labels = _read_idx(name, folder, paths)
+    return _image_set(folder, images, labels, classes, name, split)
 
 
 def load_corrupted(
@@ -184,47 +150,51 @@ def load_corrupted(
         data_dir: Directory of the data sets. Default: ``$GFLOWOUT_DATA``, or the user's cache.
     """
     checks.choice("name", name, ("cifar10-c", "cifar100-c"))
-    if checks.integer("severity", severity, low=1) > npy.SEVERITIES:
+    if checks.integer("severity", severity, low=1) > formats.SEVERITIES:
         raise ValueError(f"severity must be an integer from 1 to 5, got {severity}")
     folder = store.locate(name, data_dir)
-    there = sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
-    checks.choice("corruption", corruption, there)
+    checks.choice("corruption", corruption, published_corruptions(folder))
     paths = [folder / f"{stem}.npy" for stem in (corruption, "labels")]
     if not paths[1].is_file():
         raise MissingDataError(f"{paths[1]}: not there; {store.how_to_get(entry(name))}")
-    images, labels = (npy.read_severity(path, severity) for path in paths)
+    images, labels = (formats.read_severity(path, severity) for path in paths)
     if images.dtype != torch.uint8 or images.shape[1:] != (32, 32, 3):
         raise DataError(
             f"{paths[0]}: must be bytes [5 N, 32, 32, 3], got {images.dtype} "
-            f"{[npy.SEVERITIES * len(images), *images.shape[1:]]}"
+            f"{[formats.SEVERITIES * len(images), *images.shape[1:]]}"
         )
-    classes = _CLASSES[name.removesuffix("-c")]
     pictures = images.permute(0, 3, 1, 2).contiguous()
+    classes = entry(name.removesuffix("-c")).classes
+    return _image_set(folder, pictures, labels.long(), classes, name, f"{corruption}-{severity}")
+
+
+def published_corruptions(folder: Path) -> list[str]:
+    """Names of the corruptions in a folder of CIFAR-10-C or CIFAR-100-C."""
+    return sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
+
+
+def _image_set(folder: Path, *fields: Any) -> ImageSet:
     try:
-        return ImageSet(pictures, labels.long(), classes, name, f"{corruption}-{severity}")
+        return ImageSet(*fields)
     except ValueError as error:
         raise DataError(f"{folder}: {error}; the files do not belong together") from error
 
 
 def _paths(name: str, split: str, folder: Path, *, partial: bool) -> list[Path]:
-    wanted = [file.name for file in entry(name).files if file.split == split]
-    there = store.files(entry(name), folder)
-    found = [path for file in wanted if (path := there[file]) is not None]
-    missing = [file for file in wanted if there[file] is None]
-    if missing and not (partial and found and name == "cifar10"):
+    names = [file.name for file in entry(name).files if file.split == split]
+    located = store.files(entry(name), folder)
+    paths = [path for file in names if (path := located[file]) is not None]
+    missing = [file for file in names if located[file] is None]
+    if missing and not (partial and paths and name == "cifar10"):
         advice = store.how_to_get(entry(name), missing)
-        if found and name == "cifar10":
-            advice += "; partial=True takes those that are there"
+        if paths and name == "cifar10":
+            advice += "; partial=True reads the files that are there"
         raise MissingDataError(f"{folder}: misses {', '.join(missing)}. {advice}")
-    return found
+    return paths
 
 
-_Read = tuple[Tensor, Tensor, tuple[str, ...]]
-
-
-def _read_idx(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
-    images = idx.read_idx(paths[0], 3)
-    labels = idx.read_idx(paths[1], 1)
+def _read_idx(name: str, folder: Path, paths: list[Path]) -> tuple[Tensor, Tensor]:
+    images, labels = formats.read_idx(paths[0], 3), formats.read_idx(paths[1], 1)
     if images.shape[1:] != (28, 28):
         raise DataError(
             f"{paths[0]}: pictures of {name} must be 28x28, got "
@@ -235,10 +205,12 @@ def _read_idx(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read
             f"{folder}: {len(images)} pictures in {paths[0].name}, {len(labels)} labels in "
             f"{paths[1].name}; the files do not belong together"
         )
-    return images.unsqueeze(1), labels.long(), _CLASSES[name]
+    return images.unsqueeze(1), labels.long()
 
 
-def _read_cifar(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
+def _read_cifar(
+    name: str, folder: Path, paths: list[Path], coarse: bool
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     if name == "cifar10":
         key, meta, names = "labels", folder / "batches.meta", "label_names"
     else:
@@ -246,19 +218,6 @@ def _read_cifar(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Re
         key, meta, names = f"{kind}_labels", folder / "meta", f"{kind}_label_names"
     if not meta.is_file():
         raise MissingDataError(f"{meta}: not there; {store.how_to_get(entry(name))}")
-    parts = [cifar.read_images(path, key) for path in paths]
+    parts = [formats.read_cifar(path, key) for path in paths]
     images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return images, labels, cifar.read_names(meta, names)
-
-
-def _read_svhn(name: str, folder: Path, paths: list[Path], coarse: bool) -> _Read:
-    images, labels = mat.read_mat(paths[0])
-    return images, labels, _CLASSES[name]
-
-
-_READERS: dict[str, Callable[[str, Path, list[Path], bool], _Read]] = {
-    **dict.fromkeys(("mnist", "fashion-mnist", "kmnist", "notmnist"), _read_idx),
-    **dict.fromkeys(("cifar10", "cifar100"), _read_cifar),
-    "svhn": _read_svhn,
-}
-IMAGE_SETS: tuple[str, ...] = tuple(name for name in ENTRIES if name in _READERS)
+    return images, labels, formats.read_cifar_classes(meta, names)

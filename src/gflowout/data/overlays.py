@@ -1,6 +1,7 @@
-"""Images of frost: reading them, fitting them to the size of images, cutting windows out of them.
+"""Frost overlays: read, resize and crop them; and the interpolation that corruptions share.
 
-Knows nothing of how frost is mixed with an image.
+Resizing is that of OpenCV and zooming that of SciPy. Both are linear in the pixels and separable:
+one [out, in] matrix per axis.
 """
 
 from __future__ import annotations
@@ -8,31 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gflowout.core import optional
-from gflowout.data import arrays, resample, store
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data import store
+from gflowout.data.errors import DataError, MissingDataError, check_tensor, describe
+
+Mode = Literal["linear", "cubic"]
+
+_A = -0.75  # OpenCV's bicubic kernel; Pillow and others have -0.5
 
 OVERLAYS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 """Files of the overlays, in the published order."""
 
 
 def load_overlays(data_dir: str | Path | None = None) -> list[Tensor]:
-    """Read the six frost overlays.
-
-    Args:
-        data_dir: Directory of data sets; by default the usual one.
-
-    Returns:
-        Six images, uint8 [3, h, w]; a transparency channel is dropped, as published.
-
-    Raises:
-        MissingDataError: If they are not there.
-        DataError: If one of them cannot be read.
-    """
+    """Read the six frost overlays, uint8 [3, h, w]; transparency is dropped, as published."""
     folder = store.locate("frost", data_dir)
     pillow = optional.require("PIL.Image", extra="data", purpose="reading frost overlays")
     overlays = []
@@ -55,36 +50,33 @@ def load_overlays(data_dir: str | Path | None = None) -> list[Tensor]:
 def fit_overlays(
     overlays: Sequence[Tensor], size: tuple[int, int], shrink: float | None
 ) -> list[Tensor]:
-    """Bring overlays to the scale that fits images of a size.
+    """Resize overlays, uint8 [3, h, w] each, so that they cover images of a size.
 
     Args:
-        overlays: uint8 [3, h, w] each.
+        overlays: The overlays.
         size: Height and width of the images.
         shrink: Factor of their own size, linear; None enlarges them, bicubic, to 1.1 times what
             covers the image, and to at least 1.1 times their own size.
-
-    Returns:
-        uint8 [3, h', w'] each, at least as large as the images.
     """
     if len(overlays) == 0:
         raise ValueError("overlays must hold at least one image of frost, got none")
     fitted = []
     for index, overlay in enumerate(overlays):
-        wanted = "uint8 [3, h, w]"
-        arrays.tensor(f"overlays[{index}]", overlay, wanted)
+        expected = "uint8 [3, h, w]"
+        check_tensor(f"overlays[{index}]", overlay, expected)
         if overlay.dtype != torch.uint8 or overlay.ndim != 3 or overlay.shape[0] != 3:
-            raise ValueError(f"overlays[{index}] must be {wanted}, got {arrays.describe(overlay)}")
+            raise ValueError(f"overlays[{index}] must be {expected}, got {describe(overlay)}")
         height, width = overlay.shape[1:]
         if shrink is not None:
-            made = round(height * shrink), round(width * shrink)
-            overlay = resample.resize(overlay, made, 1 / shrink, mode="linear")
+            new = round(height * shrink), round(width * shrink)
+            overlay = resize(overlay, new, 1 / shrink, mode="linear")
         else:
             factor = max(1.0, size[0] / height, size[1] / width) * 1.1
-            made = math.ceil(height * factor), math.ceil(width * factor)
-            overlay = resample.resize(overlay, made, mode="cubic")
-        if made[0] < size[0] or made[1] < size[1]:
+            new = math.ceil(height * factor), math.ceil(width * factor)
+            overlay = resize(overlay, new, mode="cubic")
+        if new[0] < size[0] or new[1] < size[1]:
             raise ValueError(
-                f"overlays[{index}] is {made[0]} x {made[1]} after resizing and does not cover "
+                f"overlays[{index}] is {new[0]} x {new[1]} after resizing and does not cover "
                 f"images of {size[0]} x {size[1]}; take constants='imagenet-c' or larger overlays"
             )
         fitted.append(overlay)
@@ -92,24 +84,104 @@ def fit_overlays(
 
 
 def crop_overlays(overlays: Sequence[Tensor], places: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut a window out of an overlay for each image.
+    """Crop a window for each image, uint8 [N, 3, *size].
 
     Args:
         overlays: uint8 [3, h, w] each.
         places: Numbers in [0, 1) for overlay, top and left, [N, 3].
         size: Height and width of the windows.
-
-    Returns:
-        uint8 [N, 3, *size].
     """
     crops = torch.empty(len(places), 3, *size, dtype=torch.uint8)
     which = (places[:, 0] * len(overlays)).long()
     for index, overlay in enumerate(overlays):
-        mine = which == index
+        chosen = which == index
         # The last row and column are never reached, as published.
         room = [max(have - need, 1) for have, need in zip(overlay.shape[1:], size, strict=True)]
-        top, left = (places[mine, 1:] * torch.tensor(room)).long().unbind(1)
+        top, left = (places[chosen, 1:] * torch.tensor(room)).long().unbind(1)
         rows = top[:, None, None] + torch.arange(size[0])[:, None]
         columns = left[:, None, None] + torch.arange(size[1])
-        crops[mine] = overlay[:, rows, columns].transpose(0, 1)
+        crops[chosen] = overlay[:, rows, columns].transpose(0, 1)
     return crops
+
+
+def interpolation(positions: Tensor, size: int, mode: Mode = "linear") -> Tensor:
+    """Interpolation weights, float64 [out, size], of positions [out] in pixels of the input.
+
+    Rows sum to one. Positions beyond the ends read the end pixel.
+
+    Examples:
+        >>> interpolation(torch.tensor([0.25, -1.0]), 3)
+        tensor([[0.7500, 0.2500, 0.0000],
+                [1.0000, 0.0000, 0.0000]], dtype=torch.float64)
+    """
+    positions = positions.double()
+    base = positions.floor()
+    t = positions - base
+    if mode == "linear":
+        taps = torch.stack([1 - t, t], 1)
+    else:
+        outer = [_A * (((d - 5) * d + 8) * d - 4) for d in (t + 1, 2 - t)]
+        inner = [((_A + 2) * d - (_A + 3)) * d * d + 1 for d in (t, 1 - t)]
+        taps = torch.stack([outer[0], *inner, outer[1]], 1)
+    first = 0 if mode == "linear" else -1
+    columns = base.long()[:, None] + torch.arange(first, first + taps.shape[1])
+    matrix = torch.zeros(len(positions), size, dtype=torch.float64)
+    return matrix.scatter_add_(1, columns.clamp_(0, size - 1), taps)
+
+
+def resize(
+    image: Tensor, size: tuple[int, int], step: float | None = None, *, mode: Mode
+) -> Tensor:
+    """Resize one image as ``cv2.resize`` with ``INTER_LINEAR`` or ``INTER_CUBIC``.
+
+    Pixel i of the output is read at (i + 1/2) step - 1/2. Shrinking does not average: pixels
+    between two reading points are skipped, as in OpenCV.
+
+    Args:
+        image: uint8 [C, H, W].
+        size: Height and width of the output.
+        step: Input pixels per output pixel; by default the ratio of the sizes, per axis.
+        mode: Interpolation.
+
+    Examples:
+        >>> row = torch.tensor([[[0, 100, 200]]], dtype=torch.uint8)
+        >>> resize(row, (1, 6), mode="linear")
+        tensor([[[  0,  25,  75, 125, 175, 200]]], dtype=torch.uint8)
+    """
+    matrices = []
+    for before, after in zip(image.shape[1:], size, strict=True):
+        ratio = before / after if step is None else step
+        # float32 as in OpenCV, so that both round a position to the same side
+        positions = ((torch.arange(after, dtype=torch.float64) + 0.5) * ratio - 0.5).float()
+        matrices.append(interpolation(positions, before, mode))
+    rows, columns = matrices
+    return (rows @ image.double() @ columns.T).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def clipped_zoom(layers: Tensor, factor: float) -> Tensor:
+    """Enlarge the centre of each layer linearly, as ``scipy.ndimage.zoom`` with ``order=1``.
+
+    Corners are kept: of ``taken`` central pixels, pixel i of ``new`` is read at
+    i (taken - 1) / (new - 1).
+
+    Args:
+        layers: float64 [N, H, W]. The result is at least as large along both axes.
+        factor: At least 1.
+
+    Examples:
+        >>> clipped_zoom(torch.arange(4.0, dtype=torch.float64).expand(1, 4, 4), 2.0)[0, 0]
+        tensor([1.0000, 1.3333, 1.6667, 2.0000], dtype=torch.float64)
+    """
+    if factor == 1:
+        return layers
+    matrices = []
+    for axis in (1, 2):
+        size = layers.shape[axis]
+        taken = math.ceil(size / factor)
+        new = round(taken * factor)
+        layers = layers.narrow(axis, (size - taken) // 2, taken)
+        step = (taken - 1) / max(new - 1, 1)
+        positions = torch.arange(new, dtype=torch.float64) * step
+        matrices.append(interpolation(positions, taken))
+    rows, columns = matrices
+    return rows @ layers @ columns.T

@@ -1,8 +1,4 @@
-"""What is there of a data set, whether it is as published, and what is in it.
-
-Collects facts as text and numbers; printing them is the business of
-:mod:`gflowout.cli.data`.
-"""
+"""Which data sets are on disk, whether they are as published, and what they contain."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import torch
 from gflowout.data import store
 from gflowout.data.catalog import ENTRIES, Entry, File, entry
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.images import ImageSet, load_corrupted, load_images
+from gflowout.data.images import ImageSet, load_corrupted, load_images, published_corruptions
 
 MATCHES = "matches the published file"
 DIFFERS = "differs from the published file"
@@ -24,17 +20,20 @@ UNREADABLE = "cannot be read"
 MISSING = "missing"
 ABSENT = "not there; not needed"
 
+Contents = tuple[dict[str, str], list[str]]
+"""What is in a data set, and problems with parts of it."""
+
 
 @dataclass(frozen=True)
 class Presence:
-    """Whether a data set is there.
+    """Whether a data set is on disk.
 
     Attributes:
         entry: The data set.
         folder: Its folder, or None.
-        missing: Files it should have.
+        missing: Required files that are not there.
         size: Bytes of all files in the folder.
-        problem: Why it could not be looked at, if so.
+        problem: Why the folder cannot be read, if so.
     """
 
     entry: Entry
@@ -45,19 +44,13 @@ class Presence:
 
     @property
     def packaged(self) -> bool:
-        """Whether a Python package brings it, rather than the data directory."""
+        """Whether it comes with a Python package."""
         return self.folder is not None and self.folder == store.package_folder(self.entry)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One file of a data set.
-
-    Attributes:
-        name: Its published name.
-        size: Bytes, or None if it is not there.
-        verdict: One of the constants of this module.
-    """
+    """One file: its published name, bytes (None if missing), and a constant of this module."""
 
     name: str
     size: int | None
@@ -71,15 +64,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything ``gflowout data check`` says about a data set.
-
-    Attributes:
-        entry: The data set.
-        folder: Its folder.
-        files: Its files.
-        contents: What was found when it was read.
-        problems: What is wrong; empty if nothing is.
-    """
+    """Everything that ``gflowout data check`` says about a data set."""
 
     entry: Entry
     folder: Path
@@ -90,37 +75,40 @@ class Report:
 
 def survey(data_dir: str | Path | None = None) -> list[Presence]:
     """Look for every data set in a data directory."""
-    found = []
-    for wanted in ENTRIES.values():
-        try:
-            folder = store.locate(wanted.name, data_dir)
-            there = store.files(wanted, folder)
-        except MissingDataError:
-            found.append(Presence(wanted, None))
-            continue
-        except DataError as error:  # the others can be looked at all the same
-            found.append(Presence(wanted, None, problem=str(error)))
-            continue
-        lacking = (file.name for file in wanted.files if not file.optional)
-        missing = tuple(name for name in lacking if there[name] is None)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        found.append(Presence(wanted, folder, missing, size))
-    return found
+    return [_presence(wanted, data_dir) for wanted in ENTRIES.values()]
+
+
+def _presence(wanted: Entry, data_dir: str | Path | None) -> Presence:
+    try:
+        folder = store.locate(wanted.name, data_dir)
+        paths = store.files(wanted, folder)
+    except MissingDataError:
+        return Presence(wanted, None)
+    except DataError as error:  # the other data sets can be surveyed all the same
+        return Presence(wanted, None, problem=str(error))
+    required = (file.name for file in wanted.files if not file.optional)
+    missing = tuple(name for name in required if paths[name] is None)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Presence(wanted, folder, missing, size)
 
 
 def check(name: str, data_dir: str | Path | None = None) -> Report:
     """Compare all files of a data set with the published ones, and read it.
 
-    A file that differs is a problem, but does not keep the rest from being read.
+    A file that differs is a problem, but the rest is read all the same.
 
     Raises:
-        MissingDataError: If it is not there at all.
+        MissingDataError: If the data set is not there at all.
     """
     wanted = entry(name)
     folder = store.locate(name, data_dir)
-    there = store.files(wanted, folder)
-    files = tuple(_checked(file, there[file.name]) for file in wanted.files)
-    problems = [f"{file.name} {_short(file)}" for file in files if not file.ok]
+    paths = store.files(wanted, folder)
+    files = tuple(_checked(file, paths[file.name]) for file in wanted.files)
+    problems = [
+        f"{file.name} {'is missing' if file.verdict == MISSING else file.verdict}"
+        for file in files
+        if not file.ok
+    ]
     try:
         contents, more = _contents(wanted, folder, data_dir)
         problems += more
@@ -128,10 +116,6 @@ def check(name: str, data_dir: str | Path | None = None) -> Report:
         contents = {}
         problems.append(str(error))
     return Report(wanted, folder, files, contents, tuple(problems))
-
-
-def _short(file: Checked) -> str:
-    return "is missing" if file.verdict == MISSING else file.verdict
 
 
 def _checked(file: File, path: Path | None) -> Checked:
@@ -149,10 +133,7 @@ def _checked(file: File, path: Path | None) -> Checked:
     return Checked(file.name, size, MATCHES if same else DIFFERS)
 
 
-def _contents(
-    wanted: Entry, folder: Path, data_dir: str | Path | None
-) -> tuple[dict[str, str], list[str]]:
-    """What is in a data set, and what is wrong with single parts of it."""
+def _contents(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Contents:
     if wanted.kind == "images":
         corrupted = wanted.name.endswith("-c")
         return _corruptions(wanted, folder, data_dir) if corrupted else _images(wanted, folder)
@@ -169,19 +150,18 @@ def _contents(
         from gflowout.data import vqa
 
         counts = vqa.summarise(wanted.name, folder)
-    return {key: f"{number:,}" if isinstance(number, int) else number
-            for key, number in counts.items()}, []  # fmt: skip
+    return {name: f"{n:,}" if isinstance(n, int) else n for name, n in counts.items()}, []
 
 
-def _images(wanted: Entry, folder: Path) -> tuple[dict[str, str], list[str]]:
+def _images(wanted: Entry, folder: Path) -> Contents:
     contents: dict[str, str] = {}
     problems: list[str] = []
-    there = store.files(wanted, folder)
+    paths = store.files(wanted, folder)
     classes: tuple[str, ...] = ()
     for split in wanted.splits:
         files = [file.name for file in wanted.files if file.split == split]
-        found = [name for name in files if there[name] is not None]
-        if not found:
+        present = [name for name in files if paths[name] is not None]
+        if not present:
             continue
         try:
             images = load_images(wanted.name, split, folder, partial=True)
@@ -189,33 +169,28 @@ def _images(wanted: Entry, folder: Path) -> tuple[dict[str, str], list[str]]:
             problems.append(str(error))
             continue
         classes = images.classes
-        part = f"; {len(found)} of {len(files)} files" if len(found) < len(files) else ""
-        contents[split] = _described(images) + part
+        part = f"; {len(present)} of {len(files)} files" if len(present) < len(files) else ""
+        contents[split] = _describe(images) + part
     if classes:
         contents["classes"] = f"{len(classes)}: {', '.join(classes)}"
     return contents, problems
 
 
-def _corruptions(
-    wanted: Entry, folder: Path, data_dir: str | Path | None
-) -> tuple[dict[str, str], list[str]]:
+def _corruptions(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Contents:
     contents: dict[str, str] = {}
     problems: list[str] = []
-    for path in sorted(folder.glob("*.npy")):
-        if path.stem == "labels":
-            continue
+    for corruption in published_corruptions(folder):
         try:
-            images = load_corrupted(wanted.name, path.stem, 5, data_dir)
+            images = load_corrupted(wanted.name, corruption, 5, data_dir)
+            contents[corruption] = f"5 severities of {_describe(images)}"
         except DataError as error:
             problems.append(str(error))
-            continue
-        contents[path.stem] = f"5 severities of {_described(images)}"
     return contents, problems
 
 
-def _described(images: ImageSet) -> str:
+def _describe(images: ImageSet) -> str:
     shape = "x".join(map(str, images.images.shape[1:]))
     counts = torch.bincount(images.labels, minlength=len(images.classes))
     low, high = int(counts.min()), int(counts.max())
-    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{len(images):,} images {shape}, {each} of each class"
+    per_class = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{len(images):,} images {shape}, {per_class} of each class"

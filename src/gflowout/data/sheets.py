@@ -1,12 +1,16 @@
-"""What contact sheets show of each kind of data set; :mod:`gflowout.data.show` draws them.
+"""Contact sheets of data sets: images with classes, corruptions, rotations, frost, questions.
 
-Pictures with their classes, corruptions by severity, rotations, frost, questions with answers.
+:func:`contact_sheet` chooses the examples of a data set; :func:`sheet` and :func:`blocks` draw
+them with Pillow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,19 +18,32 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.core.random import generator
-from gflowout.data import show, store
+from gflowout.data import store
 from gflowout.data.catalog import entry
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
-from gflowout.data.errors import DataError
-from gflowout.data.images import ImageSet, load_corrupted, load_images
+from gflowout.data.errors import DataError, check_images
+from gflowout.data.images import load_corrupted, load_images, published_corruptions
 from gflowout.data.overlays import OVERLAYS, load_overlays
 from gflowout.data.shifts import rotate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_QUESTION_SIDE = 224  # pixels of a picture with a question under it
+_SIDE = 96  # approximate width of enlarged images, in pixels
+_QUESTION_SIDE = 224  # width of an image with a question below it
 _OVERLAY_SIDE = 320
+_GAP = 8
+_TEXT, _TITLE = 14, 18  # font sizes, in pixels
+_INK, _PALE = (20, 20, 20), (90, 90, 90)
+_PAPER = (226, 228, 232)  # grey, so that both white and black images have a visible edge
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of the same images under different treatments: label and uint8 [N, C, H, W] of each."""
+
+    title: str
+    rows: tuple[tuple[str, Tensor], ...]
 
 
 def contact_sheet(
@@ -52,11 +69,11 @@ def contact_sheet(
         corruptions: Show these corruptions of the same images instead of many images.
         severity: One severity, 1 to 5. Default: all.
         rotated: Show rotations of the same images.
-        seed: Of the choice of examples and of what is done to them.
+        seed: Seed of the choice of examples, and of corruptions and rotations.
 
     Raises:
         MissingDataError: If the data set, or frost for the corruption frost, is not there.
-        DataError: If it is damaged, or is no set of images.
+        DataError: If it is damaged, or has no images.
         ValueError: If an option does not apply to the data set.
     """
     wanted = entry(name)
@@ -74,36 +91,37 @@ def contact_sheet(
         return _overlays(data_dir, columns or 3)
     if wanted.kind == "vqa":
         return _questions(name, data_dir, split, rows or 3, columns or 4, seed)
+    levels = SEVERITIES if severity is None else (severity,)
     if name.endswith("-c"):
         if rotated or split:
             raise ValueError(f"rotations and splits are for clean images, not for {name!r}")
-        return _published(name, data_dir, corruptions, severity, columns or 10, seed)
+        return _published(name, data_dir, corruptions, levels, columns or 10, seed)
     if rotated and corruptions:
         raise ValueError("corruptions and rotations go on separate sheets")
     if severity is not None and not corruptions:
         raise ValueError("severity is for corruptions; name one")
+    columns = columns or 10
     images = load_images(name, split or "test", data_dir, partial=True)
-    treated = bool(corruptions) or rotated
-    number = (columns or 10) * (1 if treated else rows or 5)
-    some = images.subset(choose(images.labels, len(images.classes), number, columns or 10, seed))
+    number = columns if corruptions or rotated else columns * (rows or 5)
+    some = images.subset(choose(images.labels, len(images.classes), number, columns, seed))
     words = [some.classes[label] for label in some.labels.tolist()]
     title = f"{name}, {some.split}"
     if corruptions:
-        parts = _corrupted(some.images, corruptions, severity, data_dir, seed)
-        return show.blocks(parts, words, title=f"{title}: corruptions by severity")
+        parts = _corrupted(some.images, corruptions, levels, data_dir, seed)
+        return blocks(parts, words, title=f"{title}: corruptions by severity")
     if rotated:
         turns = [
             (f"turned {turn + 1}", rotate(some.images, seed=seed + turn))
             for turn in range(rows or 3)
         ]
-        part = show.Block("random angles", (("as it is", some.images), *turns))
-        return show.blocks([part], words, title=f"{title}: rotations")
+        part = Block("random angles", (("as it is", some.images), *turns))
+        return blocks([part], words, title=f"{title}: rotations")
     title += f": {len(some)} of {len(images):,}"
-    return show.sheet(some.images, words, columns=columns or 10, title=title)
+    return sheet(some.images, words, columns=columns, title=title)
 
 
 def choose(labels: Tensor, classes: int, number: int, columns: int, seed: int) -> Tensor:
-    """Places of some examples, drawn without replacement.
+    """Indices of examples, drawn without replacement.
 
     If a row holds every class, classes take turns, so that each column shows one of them.
 
@@ -117,78 +135,66 @@ def choose(labels: Tensor, classes: int, number: int, columns: int, seed: int) -
         drawn = labels[order]
         turn = torch.empty_like(drawn)
         for label in range(classes):
-            mine = drawn == label
-            turn[mine] = torch.arange(int(mine.sum()))
+            same = drawn == label
+            turn[same] = torch.arange(int(same.sum()))
         order = order[(turn * classes + drawn).argsort(stable=True)]
     return order[:number]
 
 
 def _corrupted(
     images: Tensor,
-    kinds: tuple[str, ...],
-    severity: int | None,
+    kinds: Sequence[str],
+    levels: Sequence[int],
     data_dir: str | Path | None,
     seed: int,
-) -> list[show.Block]:
+) -> list[Block]:
     for kind in kinds:
         checks.choice("corruption", kind, KINDS)
     overlays = load_overlays(data_dir) if "frost" in kinds else None
-    shown = (0, *SEVERITIES) if severity is None else (0, severity)
-    return [
-        show.Block(
-            kind,
-            tuple(
-                (
-                    str(level) if level else "clean",
-                    corrupt(images, kind, level, seed=seed, overlays=overlays),
-                )
-                for level in shown
-            ),
-        )
-        for kind in kinds
-    ]
+    parts = []
+    for kind in kinds:
+        rows = [
+            (str(level), corrupt(images, kind, level, seed=seed, overlays=overlays))
+            for level in levels
+        ]
+        parts.append(Block(kind, (("clean", images), *rows)))
+    return parts
 
 
 def _published(
     name: str,
     data_dir: str | Path | None,
-    kinds: tuple[str, ...],
-    severity: int | None,
+    kinds: Sequence[str],
+    levels: Sequence[int],
     columns: int,
     seed: int,
 ) -> Image:
-    """The same images in every published file: the order of images is the same in all of them."""
-    there = sorted(path.stem for path in store.locate(name, data_dir).glob("*.npy"))
-    parts, words, rows = [], [], None
-    for kind in kinds or tuple(stem for stem in there if stem != "labels"):
-        shown = []
-        for level in SEVERITIES if severity is None else (severity,):
-            images: ImageSet = load_corrupted(name, kind, level, data_dir)
-            if rows is None:
-                rows = choose(images.labels, len(images.classes), columns, columns, seed)
-                words = [images.classes[label] for label in images.labels[rows].tolist()]
-            shown.append((str(level), images.images[rows]))
-        parts.append(show.Block(kind, tuple(shown)))
-    return show.blocks(parts, words, title=f"{name}: published corruptions by severity")
+    """The same images in every published file, as all files have them in the same order."""
+    parts, words, chosen = [], [], None
+    for kind in kinds or published_corruptions(store.locate(name, data_dir)):
+        rows = []
+        for level in levels:
+            images = load_corrupted(name, kind, level, data_dir)
+            if chosen is None:
+                chosen = choose(images.labels, len(images.classes), columns, columns, seed)
+                words = [images.classes[label] for label in images.labels[chosen].tolist()]
+            rows.append((str(level), images.images[chosen]))
+        parts.append(Block(kind, tuple(rows)))
+    return blocks(parts, words, title=f"{name}: published corruptions by severity")
 
 
 def _overlays(data_dir: str | Path | None, columns: int) -> Image:
     overlays = load_overlays(data_dir)
-    pictures = [show.fit(show.picture(image), _OVERLAY_SIDE) for image in overlays]
+    pictures = [_shrunk(picture(image), _OVERLAY_SIDE) for image in overlays]
     words = [
         f"{file}, {image.shape[2]}x{image.shape[1]}"
         for file, image in zip(OVERLAYS, overlays, strict=True)
     ]
-    return show.sheet(pictures, words, columns=columns, scale=1, title="frost: overlays")
+    return sheet(pictures, words, columns=columns, scale=1, title="frost: overlays")
 
 
 def _questions(
-    name: str,
-    data_dir: str | Path | None,
-    split: str | None,
-    rows: int,
-    columns: int,
-    seed: int,
+    name: str, data_dir: str | Path | None, split: str | None, rows: int, columns: int, seed: int
 ) -> Image:
     from gflowout.data import vqa
 
@@ -200,19 +206,191 @@ def _questions(
     questions = source.read(split, folder)
     order = torch.randperm(len(questions), generator=generator(seed, "sheet"))
     chosen = order[: rows * columns].tolist()
-    pictures = [
-        _opened(folder / questions.pictures[int(questions.picture[place])]) for place in chosen
-    ]
-    words = [f"{questions.texts[place]}\nanswer: {questions.main[place]}" for place in chosen]
-    scale = max(1, _QUESTION_SIDE // max(max(each.size) for each in pictures))
+    pictures = [_open(folder / questions.pictures[int(questions.picture[row])]) for row in chosen]
+    words = [f"{questions.texts[row]}\nanswer: {questions.main[row]}" for row in chosen]
+    scale = max(1, _QUESTION_SIDE // max(max(image.size) for image in pictures))
     title = f"{name}, {split}: {len(chosen)} of {len(questions):,} questions"
-    return show.sheet(pictures, words, columns=columns, scale=scale, title=title, lines=4)
+    return sheet(pictures, words, columns=columns, scale=scale, title=title, lines=4)
 
 
-def _opened(path: Path) -> Image:
-    pillow = require("PIL.Image", extra="data", purpose="contact sheets")
+def _open(path: Path) -> Image:
     try:
-        with pillow.open(path) as file:
-            return show.fit(file, _QUESTION_SIDE)
+        with _pillow("Image").open(path) as file:
+            return _shrunk(file, _QUESTION_SIDE)
     except OSError as error:
         raise DataError(f"{path}: cannot be read as a picture ({error}); get it again") from error
+
+
+def picture(image: Tensor) -> Image:
+    """Convert a tensor, uint8 [C, H, W] with one or three channels, to a Pillow image.
+
+    Examples:
+        >>> white = picture(torch.full((3, 2, 4), 255, dtype=torch.uint8))
+        >>> white.size, white.getpixel((0, 0))
+        ((4, 2), (255, 255, 255))
+    """
+    check_images("image", image[None])
+    colours = image.expand(3, -1, -1).permute(1, 2, 0).contiguous()
+    height, width = colours.shape[:2]
+    drawn: Image = _pillow("Image").frombytes("RGB", (width, height), colours.numpy().tobytes())
+    return drawn
+
+
+def sheet(
+    images: Tensor | Sequence[Image],
+    captions: Sequence[str],
+    *,
+    columns: int = 10,
+    scale: int | None = None,
+    title: str = "",
+    lines: int = 2,
+) -> Image:
+    """Draw images in a grid, each with its caption below.
+
+    Args:
+        images: uint8 [N, C, H, W], or N pictures that may differ in size.
+        captions: One text per image.
+        columns: Images in a row.
+        scale: Factor of enlargement, each pixel to a square. Default: so that small images are
+            about 96 pixels wide.
+        title: A line above the grid.
+        lines: Most lines of a paragraph of a caption; a longer one ends in three dots.
+    """
+    checks.integer("columns", columns, low=1)
+    pictures = [picture(image) for image in images] if isinstance(images, Tensor) else list(images)
+    if not pictures or len(pictures) != len(captions):
+        raise ValueError(
+            f"captions must be one for each of at least one image, got {len(captions)} for "
+            f"{len(pictures)}"
+        )
+    pictures = _enlarged(pictures, scale)
+    columns = min(columns, len(pictures))
+    width = max(image.width for image in pictures)
+    wrapped = [wrap(caption, width, lines) for caption in captions]
+    rows = [slice(start, start + columns) for start in range(0, len(pictures), columns)]
+    tall = [max(image.height for image in pictures[row]) for row in rows]
+    text = [max(map(len, wrapped[row])) * _line(_TEXT) for row in rows]
+    height = sum(tall) + sum(text) + 2 * _GAP * len(rows)
+    paper, pen, top = _paper(_GAP + columns * (width + _GAP), height, title)
+    for row, row_height, text_height in zip(rows, tall, text, strict=True):
+        for column, (image, caption) in enumerate(zip(pictures[row], wrapped[row], strict=True)):
+            left = _GAP + column * (width + _GAP)
+            corner = (left + (width - image.width) // 2, top + row_height - image.height)
+            paper.paste(image, corner)
+            _write(pen, caption, left + width // 2, top + row_height + _GAP // 2)
+        top += row_height + text_height + 2 * _GAP
+    return paper
+
+
+def blocks(
+    parts: Sequence[Block], headings: Sequence[str], *, scale: int | None = None, title: str = ""
+) -> Image:
+    """Draw blocks one below the other: a column per image, with a heading; a row per treatment."""
+    rows = [row for part in parts for row in part.rows]
+    if not rows or any(len(images) != len(headings) for _, images in rows):
+        raise ValueError(
+            f"headings must be one for each image of a row, got {len(headings)} for rows of "
+            f"{sorted({len(images) for _, images in rows})}"
+        )
+    drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
+    width, height = drawn[0][0].size
+    margin = _GAP + max(int(_font(_TEXT).getlength(label)) for label, _ in rows)
+    wrapped = [wrap(heading, width, 2) for heading in headings]
+    head = max(map(len, wrapped)) * _line(_TEXT) + _GAP // 2
+    paper, pen, top = _paper(
+        margin + _GAP + len(headings) * (width + _GAP),
+        head + len(rows) * (height + _GAP) + len(parts) * (_line(_TITLE) + _GAP),
+        title,
+    )
+    lefts = [margin + _GAP + column * (width + _GAP) for column in range(len(headings))]
+    for left, lines in zip(lefts, wrapped, strict=True):
+        _write(pen, lines, left + width // 2, top)
+    top += head
+    remaining = iter(drawn)
+    for part in parts:
+        pen.text((_GAP, top), part.title, fill=_INK, font=_font(_TITLE), anchor="la")
+        top += _line(_TITLE) + _GAP // 2
+        for label, _ in part.rows:
+            middle = (margin, top + height // 2)
+            pen.text(middle, label, fill=_PALE, font=_font(_TEXT), anchor="rm")
+            for left, image in zip(lefts, next(remaining), strict=True):
+                paper.paste(image, (left, top))
+            top += height + _GAP
+        top += _GAP // 2
+    return paper
+
+
+def wrap(text: str, width: int, lines: int) -> list[str]:
+    """Break a text into lines of at most ``width`` pixels.
+
+    Every paragraph gets at most ``lines`` lines; what is left over becomes three dots.
+    """
+    paragraphs = (_wrap(paragraph, width, lines) for paragraph in text.split("\n"))
+    return [line for paragraph in paragraphs for line in paragraph]
+
+
+def _wrap(text: str, width: int, lines: int) -> list[str]:
+    font = _font(_TEXT)
+    wrapped: list[str] = []
+    for word in text.split():
+        joined = f"{wrapped[-1]} {word}" if wrapped else word
+        if wrapped and font.getlength(joined) <= width:
+            wrapped[-1] = joined
+        else:
+            wrapped.append(word)
+    cut = len(wrapped) > lines
+    wrapped = wrapped[:lines]
+    for index, line in enumerate(wrapped):
+        shown = line + "..." if cut and index == lines - 1 else line
+        while line and font.getlength(shown) > width:
+            line = line[:-1]
+            shown = line.rstrip() + "..."
+        wrapped[index] = shown
+    return wrapped
+
+
+def _shrunk(image: Image, side: int) -> Image:
+    """Shrink an image, if need be, so that no side is longer than ``side`` pixels."""
+    small = image.convert("RGB")
+    small.thumbnail((side, side))
+    return small
+
+
+def _enlarged(pictures: list[Image], scale: int | None) -> list[Image]:
+    if scale is None:
+        scale = max(1, round(_SIDE / max(max(image.size) for image in pictures)))
+    checks.integer("scale", scale, low=1)
+    nearest = _pillow("Image").Resampling.NEAREST
+    return [
+        image.resize((image.width * scale, image.height * scale), nearest) for image in pictures
+    ]
+
+
+def _paper(width: int, height: int, title: str) -> tuple[Image, Any, int]:
+    """An empty sheet with its title, a pen for it, and the top of what comes below the title."""
+    top = _GAP + (_line(_TITLE) + _GAP if title else 0)
+    needed = int(_font(_TITLE).getlength(title)) + 2 * _GAP
+    paper: Image = _pillow("Image").new("RGB", (max(width, needed), top + height), _PAPER)
+    pen = _pillow("ImageDraw").Draw(paper)
+    if title:
+        pen.text((_GAP, _GAP), title, fill=_INK, font=_font(_TITLE), anchor="la")
+    return paper, pen, top
+
+
+def _write(pen: Any, lines: list[str], centre: int, top: int) -> None:
+    for number, line in enumerate(lines):
+        position = (centre, top + number * _line(_TEXT))
+        pen.text(position, line, fill=_INK, font=_font(_TEXT), anchor="ma")
+
+
+def _pillow(module: str) -> Any:
+    return require(f"PIL.{module}", extra="data", purpose="contact sheets")
+
+
+@cache
+def _font(size: int) -> Any:
+    return _pillow("ImageFont").load_default(size)
+
+
+def _line(size: int) -> int:
+    return round(size * 1.3)

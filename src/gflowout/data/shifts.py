@@ -1,8 +1,4 @@
-"""Shifts that are not pictures of weather: rotations, label noise, noise on features.
-
-Pure functions of tensors and a seed. What point i gets does not depend on how many follow it.
-Knows nothing of data sets or models.
-"""
+"""Rotations, label noise and feature noise: pure functions of tensors and a seed."""
 
 from __future__ import annotations
 
@@ -11,23 +7,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core import checks, random
-from gflowout.data import arrays
+from gflowout.data.errors import check_images, check_labels, check_tensor, describe
 
-_BLOCK = 512  # images that are turned at once
-_ROWS = 64  # rows of features that are changed at once
+_BLOCK = 512  # images that are rotated at once
+_ROWS = 64  # rows of features that are processed at once
 
 
 def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
-    """Draw the angles that :func:`rotate` turns by, uniform in [low, high).
-
-    Args:
-        count: How many.
-        seed: Of the draws.
-        low: Smallest, in degrees.
-        high: Upper end, in degrees.
-
-    Returns:
-        float64 [count].
+    """Draw the angles of :func:`rotate`, in degrees and uniform in [low, high), float64 [count].
 
     Examples:
         >>> angles = draw_angles(1000, seed=0, low=-30, high=30)
@@ -42,13 +29,10 @@ def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> 
 
 
 def rotate(images: Tensor, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
-    """Turn each image by an angle of its own, see :func:`draw_angles` and :func:`rotate_by`.
+    """Rotate each image of uint8 [N, C, H, W] by its own angle.
 
-    Args:
-        images: uint8 [N, C, H, W].
-        seed: Of the angles.
-        low: Smallest angle, in degrees.
-        high: Upper end of the angles, in degrees.
+    See :func:`draw_angles` and :func:`rotate_by`. The angle of an image depends on the seed and its
+    position, not on the number of images.
 
     Examples:
         >>> images = torch.randint(256, (3, 1, 28, 28), dtype=torch.uint8)
@@ -56,19 +40,16 @@ def rotate(images: Tensor, *, seed: int, low: float = 0, high: float = 360) -> T
         >>> torch.equal(rotate(images, seed=0), by_hand)
         True
     """
-    arrays.images("images", images)
+    check_images("images", images)
     return rotate_by(images, draw_angles(len(images), seed=seed, low=low, high=high))
 
 
 def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
-    """Turn images counterclockwise about their centre: bilinear, zeros from outside, same size.
+    """Rotate images counterclockwise about their centre: bilinear, zeros from outside, same size.
 
     Args:
         images: uint8 [N, C, H, W].
-        degrees: One angle for all, or one for each, [N].
-
-    Returns:
-        uint8 [N, C, H, W], rounded to the nearest grey level.
+        degrees: One angle for all images, or one per image, [N].
 
     Examples:
         >>> square = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
@@ -76,12 +57,12 @@ def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
         tensor([[[[2, 4],
                   [1, 3]]]], dtype=torch.uint8)
     """
-    arrays.images("images", images)
+    check_images("images", images)
     count, _, height, width = images.shape
     if isinstance(degrees, Tensor):
         if degrees.shape != (count,) or not bool(degrees.isfinite().all()):
             raise ValueError(
-                f"degrees must be a number or finite and [{count}], got {arrays.describe(degrees)}"
+                f"degrees must be a number or finite and [{count}], got {describe(degrees)}"
             )
         angles = degrees.double()
     else:
@@ -93,30 +74,30 @@ def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
     for start in range(0, count, _BLOCK):
         part = slice(start, start + _BLOCK)
         sine, cosine = radians[part].sin()[:, None, None], radians[part].cos()[:, None, None]
-        # From centred pixels to the [-1, 1] of grid_sample, whose ends are the images' edges.
+        # From centred pixels to the coordinates of grid_sample, -1 to 1 between the edges.
         grid = torch.stack(
             [2 / width * (cosine * x - sine * y), 2 / height * (sine * x + cosine * y)], -1
         )
-        turned = F.grid_sample(
+        rotated = F.grid_sample(
             images[part].float(), grid.float(), padding_mode="zeros", align_corners=False
         )
-        result[part] = turned.round_().to(torch.uint8)
+        result[part] = rotated.round_().to(torch.uint8)
     return result
 
 
 def label_noise(
     labels: Tensor, fraction: float, classes: int, *, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw new labels for a share of the points, uniformly over all classes.
+    """Draw new labels for a fraction of the points, uniformly over all classes.
 
     A new label can be the old one, so about fraction (1 - 1/classes) of the labels change. Draw the
-    noise once for a training set, not anew in each epoch.
+    noise once for a training set, not in each epoch.
 
     Args:
         labels: int64 [N].
-        fraction: Share of points, in [0, 1]; exactly round(fraction N) are drawn.
+        fraction: Fraction of points, in [0, 1]; exactly round(fraction N) are drawn.
         classes: Number of classes.
-        seed: Of the points and of their labels.
+        seed: Seed of the points and of their labels.
 
     Returns:
         New labels, int64 [N], and which points were drawn, bool [N].
@@ -127,7 +108,7 @@ def label_noise(
         >>> int(drawn.sum()), bool((noisy[~drawn] == 0).all())
         (300, True)
     """
-    arrays.labels("labels", labels)
+    check_labels("labels", labels)
     fraction = checks.number("fraction", fraction, low=0, high=1)
     classes = checks.integer("classes", classes, low=1)
     if len(labels) and int(labels.max()) >= classes:
@@ -152,18 +133,15 @@ def feature_noise(
 ) -> Tensor:
     """Add Gaussian noise to the features of image regions; padded regions stay exactly zero.
 
-    The noise of a row follows from the seed and the row's number, and from nothing else in the
-    batch. With the numbers of pictures as ``index``, a picture has the same noise in every batch.
+    The noise of a row depends on the seed and the number of the row only. With the numbers of
+    pictures as ``index``, a picture has the same noise in every batch.
 
     Args:
         features: Floating point [N, R, D]: N examples, R regions, D features.
         scale: Standard deviation of the noise.
-        seed: Of the noise.
-        mask: Which regions are real, bool [N, R]; by default those that are not zero throughout.
+        seed: Seed of the noise.
+        mask: Which regions are real, bool [N, R]; by default those that are not all zero.
         index: Number of each row, int64 [N]; by default 0 to N - 1.
-
-    Returns:
-        As the features, with zeros wherever the mask is False.
 
     Examples:
         >>> features = torch.ones(2, 3, 4)
@@ -175,36 +153,30 @@ def feature_noise(
         >>> torch.equal(alone, noisy[1:])
         True
     """
-    wanted = "floating point [N, R, D]"
-    arrays.tensor("features", features, wanted)
+    expected = "floating point [N, R, D]"
+    check_tensor("features", features, expected)
     if features.ndim != 3 or not features.dtype.is_floating_point:
-        raise ValueError(f"features must be {wanted}, got {arrays.describe(features)}")
+        raise ValueError(f"features must be {expected}, got {describe(features)}")
     scale = checks.number("scale", scale, low=0)
     checks.integer("seed", seed, low=0)
     if mask is not None:
         shape = features.shape[:2]
-        arrays.tensor("mask", mask, "bool [N, R]")
+        check_tensor("mask", mask, "bool [N, R]")
         if mask.dtype != torch.bool or mask.shape != shape:
-            raise ValueError(f"mask must be bool {list(shape)}, got {arrays.describe(mask)}")
+            raise ValueError(f"mask must be bool {list(shape)}, got {describe(mask)}")
     if index is None:
         index = torch.arange(len(features))
-    elif len(arrays.labels("index", index)) != len(features):
+    elif len(check_labels("index", index)) != len(features):
         raise ValueError(
             f"index must have a number for each of the {len(features)} rows, got {len(index)}"
         )
     result = torch.empty_like(features)
     for start in range(0, len(features), _ROWS):
         part = slice(start, start + _ROWS)
-        kept = features[part]
-        real = (kept != 0).any(-1) if mask is None else mask[part]
-        noise = torch.stack(
-            [
-                torch.randn(
-                    features.shape[1:], generator=random.generator(seed, "feature_noise", number)
-                )
-                for number in index[part].tolist()
-            ]
-        )
-        noisy = kept + scale * noise.to(kept)
-        result[part] = torch.where(real[:, :, None].to(kept.device), noisy, 0.0)
+        clean = features[part]
+        real = (clean != 0).any(-1) if mask is None else mask[part]
+        generators = [random.generator(seed, "feature_noise", row) for row in index[part].tolist()]
+        noise = torch.stack([torch.randn(clean.shape[1:], generator=g) for g in generators])
+        noisy = clean + scale * noise.to(clean)
+        result[part] = torch.where(real[:, :, None].to(clean.device), noisy, 0.0)
     return result

@@ -1,7 +1,4 @@
-"""Splits of points into parts: disjoint, of exact size, the same for the same seed.
-
-Only indices; knows nothing of what the points are.
-"""
+"""Random splits of points into disjoint parts, as indices: of exact size and reproducible."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ def split(
         n: Number of points.
         fractions: Size of each part. Floats are shares of n that sum to at most 1; integers are
             counts that sum to at most n. What is left over is in no part.
-        seed: Of the split.
-        groups: Group of each point, [n]. All points of a group get into the same part, so sizes
-            are as near to the fractions as the groups allow.
-        stratify: Class of each point, [n]. Each part has each class in the same share as the
-            whole, to within rounding. Not together with groups.
+        seed: Seed of the split.
+        groups: Group of each point, [n]. All points of a group go to the same part, so sizes are
+            as near to the fractions as the groups allow.
+        stratify: Class of each point, [n]. Each part has the class shares of the whole, up to
+            rounding. Not together with groups.
 
     Returns:
         Indices of each part, int64 and ascending.
@@ -75,14 +72,9 @@ def split(
 
 
 def apportion(total: int, shares: Sequence[float]) -> list[int]:
-    """Divide a whole number in given shares by the largest remainder.
+    """Divide a whole number in shares of any sum by the largest remainder.
 
-    Args:
-        total: What is divided.
-        shares: Not negative, of any sum.
-
-    Returns:
-        Integers that sum to ``total``, each less than one from its exact share.
+    The parts sum to ``total``; each is less than one from its exact share.
 
     Examples:
         >>> apportion(10, [0.45, 0.45, 0.1])

@@ -1,9 +1,8 @@
-"""From stored images to what a network takes: normalising, and augmenting for training.
+"""Normalisation of image batches, and augmentation of training batches.
 
-Everything works on whole batches. The two kinds are kept apart so that validation data cannot be
-augmented by mistake: a transform is called with the images alone and always gives the same; an
-augmentation must be handed a generator, is refused where a transform is wanted, and
-:class:`gflowout.data.batches.Batches` takes it for shuffled, that is training, data only.
+The two are kept apart so that validation data cannot be augmented by mistake: a transform is
+deterministic and takes the images alone; an augmentation needs a generator, is refused as a
+transform, and :class:`gflowout.data.batches.Batches` accepts it for shuffled data only.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core import checks
-from gflowout.data import arrays
+from gflowout.data.errors import check_images, check_tensor, describe
 
 Transform = Callable[[Tensor], Tensor]
-"""Maps a batch to a batch, always in the same way."""
+"""A deterministic map from batch to batch."""
 
 _BLOCK = 1024
 
@@ -30,8 +29,8 @@ class Normalize:
     """Shift and scale each channel: (x / 255 - mean) / std.
 
     Attributes:
-        mean: Of each channel, images in [0, 1], float32 [C].
-        std: Likewise; a channel that never varies has 1.
+        mean: Mean of each channel, images in [0, 1], float32 [C].
+        std: Standard deviation of each channel; 1 for a constant channel.
 
     Examples:
         >>> images = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
@@ -47,9 +46,9 @@ class Normalize:
 
     def __post_init__(self) -> None:
         for name, value in (("mean", self.mean), ("std", self.std)):
-            arrays.tensor(name, value, "one number per channel [C]")
+            check_tensor(name, value, "one number per channel [C]")
             if value.ndim != 1 or not value.dtype.is_floating_point:
-                raise ValueError(f"{name} must be floating point [C], got {arrays.describe(value)}")
+                raise ValueError(f"{name} must be floating point [C], got {describe(value)}")
         if self.mean.shape != self.std.shape or not bool((self.std > 0).all()):
             raise ValueError(
                 f"mean and std must have one number per channel and std be positive, "
@@ -58,14 +57,11 @@ class Normalize:
 
     @classmethod
     def fit(cls, images: Tensor) -> Normalize:
-        """Take mean and standard deviation from images, those of the training set.
+        """Compute mean and standard deviation of training images, uint8 [N, C, H, W].
 
         Sums are of integers, so the result is exact and does not depend on the order.
-
-        Args:
-            images: uint8 [N, C, H, W].
         """
-        arrays.images("images", images)
+        check_images("images", images)
         if not len(images):
             raise ValueError("images must hold at least one image, got none")
         total = torch.zeros(images.shape[1], dtype=torch.int64)
@@ -85,7 +81,11 @@ class Normalize:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map uint8 [B, C, H, W] to float32 [B, C, H, W]."""
-        self._check(images)
+        check_images("images", images)
+        if images.shape[1] != len(self.mean):
+            raise ValueError(
+                f"images must have {len(self.mean)} channels as in fit, got {images.shape[1]}"
+            )
         scale = 1 / (255 * self.std)
         offset = -self.mean / self.std
         result = images.to(torch.float32)
@@ -95,20 +95,11 @@ class Normalize:
         return result.mul_(scale).add_(offset)
 
     def inverse(self, values: Tensor) -> Tensor:
-        """Map float [B, C, H, W] back to uint8, clipped to what images can hold."""
+        """Map float [B, C, H, W] back to uint8, clipped to 0 .. 255."""
         if values.ndim != 4 or values.shape[1] != len(self.mean):
-            raise ValueError(
-                f"values must be [B, {len(self.mean)}, H, W], got {arrays.describe(values)}"
-            )
+            raise ValueError(f"values must be [B, {len(self.mean)}, H, W], got {describe(values)}")
         mean, std = (v.to(values)[:, None, None] for v in (self.mean, self.std))
         return ((values * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
-
-    def _check(self, images: Tensor) -> None:
-        arrays.images("images", images)
-        if images.shape[1] != len(self.mean):
-            raise ValueError(
-                f"images must have {len(self.mean)} channels as in fit, got {images.shape[1]}"
-            )
 
     def __repr__(self) -> str:
         mean, std = (", ".join(f"{v:.4f}" for v in t.tolist()) for t in (self.mean, self.std))
@@ -117,10 +108,10 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Augment:
-    """Crop each image at random out of its padded self, and mirror half of them.
+    """Pad, crop at random, and mirror half of the images.
 
-    For training data only: hand it to ``Batches(..., shuffle=True, augment=Augment())``. It is not
-    a :data:`Transform`, since it needs a generator.
+    For training data only: ``Batches(..., shuffle=True, augment=Augment())``. It is not a
+    :data:`Transform`, since it needs a generator.
 
     Attributes:
         pad: Zeros around the image, in pixels; 0 does not crop.
@@ -144,13 +135,8 @@ class Augment:
         checks.boolean("flip", self.flip)
 
     def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Augment uint8 [B, C, H, W], each image in its own way.
-
-        Args:
-            images: As stored; bytes are cheaper to move than floats.
-            generator: Of the draws, on the CPU.
-        """
-        arrays.images("images", images)
+        """Augment each image of uint8 [B, C, H, W]; the generator is on the CPU."""
+        check_images("images", images)
         count, _, height, width = images.shape
         if self.pad:
             room = 2 * self.pad + 1
@@ -166,10 +152,7 @@ class Augment:
 
 
 class Compose:
-    """Several transforms, one after the other.
-
-    Args:
-        steps: Transforms; an augmentation is refused.
+    """Several transforms, one after the other; an augmentation is refused.
 
     Examples:
         >>> images = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
@@ -196,7 +179,7 @@ def flatten(batch: Tensor) -> Tensor:
 
 
 def check_transform(name: str, value: Any) -> Transform:
-    """Return ``value`` if it can be used on training and validation data alike."""
+    """Return ``value`` if it can be used on training and validation data."""
     if isinstance(value, Augment):
         raise TypeError(
             f"{name} must give the same for the same images, got {value!r}; "
@@ -204,5 +187,4 @@ def check_transform(name: str, value: Any) -> Transform:
         )
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
-    transform: Transform = value
-    return transform
+    return value  # type: ignore[no-any-return]

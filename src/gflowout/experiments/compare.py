@@ -1,1 +1,1 @@
-from gflowout.studies.framework.compare import *  # noqa: D100, F403
+from gflowout.studies.framework.statistics import *  # noqa: D100, F403

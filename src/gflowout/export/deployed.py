@@ -1,7 +1,7 @@
 """A wrapped model as one plain function of tensors, which can be traced into a file.
 
 Inputs, and a seed or masks, go in by name; samples, their mean and uncertainty come out. All draws
-are folded into one batch where the backbone allows it. Knows nothing of file formats.
+are folded into one batch where the backbone allows it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,26 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import tree
+from gflowout.core import tree, uncertainty
 from gflowout.core.call import Args, BoundCall, Kwargs, logits_of, named_tensors
 from gflowout.core.ensemble import Ensemble, check_same_sites
+from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
 from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
-from gflowout.export.answers import NAMES, answers
 from gflowout.export.noise import Hashed
 
 SEED = "seed"
 """Name of the input that decides all draws."""
+
+OUTPUTS = frozenset({
+    "mean", "samples", "entropy", "expected_entropy", "mutual_information", "max_probability",
+    "dempster_shafer", "variance", "epistemic_variance", "aleatoric_variance",
+})  # fmt: skip
+"""Names of all outputs that a file can have."""
+
+_UNEQUAL = "all inputs must have the same number of rows"
 
 
 class ExportError(ValueError):
@@ -49,8 +57,8 @@ class ExportError(ValueError):
 class Deployed(nn.Module):
     """Predicts as ``model.predict`` does, as a function of named tensors alone.
 
-    Works on a copy in eval mode on the CPU; the model is left as it is. Call it by name, as the
-    file that is made of it: ``deployed(x=x, seed=torch.tensor(0))``.
+    Works on a copy in eval mode on the CPU; the model is not changed. Call it with keyword
+    arguments, like the file that is made of it: ``deployed(x=x, seed=torch.tensor(0))``.
 
     Args:
         model: From :func:`gflowout.wrap`, or an ensemble.
@@ -66,6 +74,7 @@ class Deployed(nn.Module):
         example: A call of this module, by name of the input.
         batched: Names of the inputs that carry the batch, with the axis that does.
         samples: Draws in all.
+        masks: Names of the inputs that take masks, one per site; none if there is a seed.
 
     Examples:
         >>> import gflowout as gfo
@@ -75,8 +84,8 @@ class Deployed(nn.Module):
         >>> deployed = Deployed(model, (x,), {}, samples=10)
         >>> list(deployed.example)
         ['input', 'seed']
-        >>> found = deployed(input=torch.randn(2, 4), seed=torch.tensor(0))
-        >>> found["samples"].shape, found["mutual_information"].shape
+        >>> answer = deployed(input=torch.randn(2, 4), seed=torch.tensor(0))
+        >>> answer["samples"].shape, answer["mutual_information"].shape
         (torch.Size([10, 2, 3]), torch.Size([2]))
     """
 
@@ -104,30 +113,33 @@ class Deployed(nn.Module):
         self.samples = sum(counts)
         self.scale = scale
         self.opaque = False
-        # Clones, so that no tensor stands in two places of the call.
+        # Clones, so that no tensor occurs twice in the call.
         self._args, self._kwargs = tree.map_tensors(
-            lambda _, each: each.detach().cpu().clone(), (args, kwargs)
+            lambda _, tensor: tensor.detach().cpu().clone(), (args, kwargs)
         )
-        # An empty nn.Sequential is false.
+        # Not `prepare or ...`: an empty nn.Sequential is false.
         caller = self.members[0].backbone if self.prepare is None else self.prepare
         _check_names(caller, self._args, self._kwargs, prepare is not None)
         named = named_tensors(caller, self._args, self._kwargs)
         if not named:
-            kinds = ", ".join(type(each).__name__ for each in (*args, *kwargs.values()))
+            kinds = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
             raise TypeError(
                 f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into "
                 "tensors with torch.as_tensor"
             )
-        self._given = self._mask_names() if masks else ()
-        readable = _readable(named, {*NAMES, SEED, *self._given})
+        self.masks = self._mask_names() if masks else ()
+        readable = _readable(named, {*OUTPUTS, SEED, *self.masks})
         self._names = {id(tensor): name for name, tensor in readable.items()}
-        self.example, self.batched = self._learn(dict(zip(readable, named, strict=True)), readable)
+        self.example, self.batched = self._with_batch(readable, list(named))
         self._folds = [self._can_fold(member) for member in self.members]
         if masks:
-            self._take_masks()
+            rows = self.rows
+            for name, site in zip(self.masks, self.members[0].sites, strict=True):
+                self.example[name] = torch.ones(self.samples, rows, site.units)
+                self.batched[name] = 1
         else:
             self.example[SEED] = torch.tensor(0)
-        _with_names(self, tuple(self.example))
+        _set_signature(self, tuple(self.example))
 
     @property
     def members(self) -> Sequence[MaskedModel]:
@@ -137,19 +149,14 @@ class Deployed(nn.Module):
         return (self.model,)
 
     @property
-    def masks(self) -> tuple[str, ...]:
-        """Names of the inputs that take masks, one per site; none if there is a seed."""
-        return self._given
-
-    @property
     def rows(self) -> int:
-        """Of the example."""
-        name = next(iter(self.batched))
-        return self.example[name].shape[self.batched[name]]
+        """Number of rows of the example."""
+        name, axis = next(iter(self.batched.items()))
+        return self.example[name].shape[axis]
 
     @cached_property
     def answers(self) -> dict[str, Tensor]:
-        """What comes out for the example, by name."""
+        """Outputs for the example, by name."""
         with torch.no_grad():
             return self.run(self.example)
 
@@ -160,33 +167,33 @@ class Deployed(nn.Module):
             inputs: By name, as in ``example``.
 
         Returns:
-            By name, as in :func:`gflowout.export.answers.answers`.
+            Outputs by name: ``mean`` and ``samples``; for classes ``entropy``,
+            ``expected_entropy``, ``mutual_information``, ``max_probability``, ``dempster_shafer``
+            and ``variance``; for regression ``variance``, ``epistemic_variance`` and
+            ``aleatoric_variance``.
         """
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
-            torch._check(rows == first, _unequal)  # type: ignore[no-untyped-call]
-        args, kwargs = self._call(inputs)
-        masks = [inputs[name] for name in self._given]
-        shares = [torch.split(mask, list(self.counts)) for mask in masks]
+            torch._check(rows == first, lambda: _UNEQUAL)  # type: ignore[no-untyped-call]
+        args, kwargs = self.call(inputs)
+        masks = [torch.split(inputs[name], list(self.counts)) for name in self.masks]
         parts: list[Tensor] = []
         likelihood = self.members[0].likelihood
         for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
             if not count:
                 continue
-            given = [share[index] for share in shares] if masks else None
-            outputs = self._outputs(index, member, count, args, kwargs, inputs, given)
+            given = [split[index] for split in masks] if masks else None
+            outputs = self._outputs(index, args, kwargs, given, inputs)
             # Each member's outputs with the noise that it has learned.
             settled, likelihood = member.likelihood.settle(outputs.flatten(0, 1))
             parts.append(settled.reshape(count, -1, *settled.shape[1:]))
         return answers(torch.cat(parts), likelihood, self.scale)
 
-    def call(self) -> tuple[Args, Kwargs]:
-        """The example as arguments of the model itself, prepared."""
-        return self._call(self.example)
-
-    def _call(self, inputs: Mapping[str, Tensor]) -> tuple[Args, Kwargs]:
+    def call(self, inputs: Mapping[str, Tensor] | None = None) -> tuple[Args, Kwargs]:
+        """Inputs as arguments of the model itself, prepared; those of the example if not given."""
+        named = self.example if inputs is None else inputs
         args, kwargs = tree.map_tensors(
-            lambda _, tensor: inputs[self._names[id(tensor)]], (self._args, self._kwargs)
+            lambda _, tensor: named[self._names[id(tensor)]], (self._args, self._kwargs)
         )
         if self.prepare is None:
             return args, kwargs
@@ -195,66 +202,68 @@ class Deployed(nn.Module):
     def _outputs(
         self,
         index: int,
-        member: MaskedModel,
-        count: int,
         args: Args,
         kwargs: Kwargs,
-        inputs: Mapping[str, Tensor],
         given: list[Tensor] | None,
+        inputs: Mapping[str, Tensor],
     ) -> Tensor:
-        """Outputs of a member, [count, batch, ...]."""
+        """Outputs of a member, [draws, batch, ...], under given masks or those of the seed."""
+        member, count = self.members[index], self.counts[index]
         same = member.method.deterministic and given is None
-        draws = [range(count)] if self._folds[index] else [range(at, at + 1) for at in range(count)]
-        # A layer that reads the masked units must not take over their product, as it may in
-        # `predict`: that is worked out by a kind of tensor that does not trace.
+        # The next layer must not apply the masks to its weights, as it may in `predict`: the lazily
+        # evaluated tensors that this takes cannot be traced.
         sites = [dataclasses.replace(site, consumer=None) for site in member.sites]
-        spec = member.spec
-        runner = Runner(
-            member.backbone, sites, dataclasses.replace(spec, padding=None), args, kwargs
-        )
-        if spec.padding is not None:  # its values, which are unknown here, are not looked at
-            given_padding = named_tensors(member.backbone, args, kwargs).get(spec.padding)
-            runner.real = None if given_padding is None else given_padding != 0
+        spec = dataclasses.replace(member.spec, padding=None)
+        runner = Runner(member.backbone, sites, spec, args, kwargs)
+        if member.spec.padding is not None:  # unchecked, because its values are unknown in a trace
+            padding = named_tensors(member.backbone, args, kwargs).get(member.spec.padding)
+            runner.real = None if padding is None else padding != 0
+        draws = 1 if same else count
+        step = draws if self._folds[index] else 1
         parts = []
-        for copies in [range(1)] if same else draws:
+        for start in range(0, draws, step):
             if given is None:
-                noise: Noise = Hashed(inputs[SEED], copies, index, self.opaque)
-                trajectory = Trajectory(noise=noise)
+                draw = range(start, start + step)
+                trajectory = Trajectory(noise=Hashed(inputs[SEED], draw, index, self.opaque))
             else:
-                rows = slice(copies.start, copies.stop)
-                trajectory = Trajectory(
-                    noise=Noise(copies=len(copies)),
-                    given=[mask[rows].flatten(0, 1) for mask in given],
-                )
+                masks = [mask[start : start + step].flatten(0, 1) for mask in given]
+                trajectory = Trajectory(noise=Noise(copies=step), given=masks)
             output = logits_of(runner.run(member.method.draw, trajectory))
-            parts.append(output.reshape(len(copies), -1, *output.shape[1:]))
+            parts.append(output.reshape(step, -1, *output.shape[1:]))
         joined = torch.cat(parts) if len(parts) > 1 else parts[0]
         return joined.expand(count, *joined.shape[1:]) if same else joined
 
-    def _learn(
-        self, paths: Mapping[str, str], readable: Mapping[str, Tensor]
+    def _with_batch(
+        self, inputs: Mapping[str, Tensor], paths: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """The example by name, of at least two rows, and which inputs carry the batch."""
+        """The example by name, of at least two rows, and which inputs have the batch axis.
+
+        Args:
+            inputs: Tensors of the call by readable name.
+            paths: Their paths in the call, in the same order.
+        """
         spec = self.members[0].spec
         batched = {
-            name: 0 for name in readable if self.prepare is not None or paths[name] in spec.batched
+            name: 0
+            for name, path in zip(inputs, paths, strict=True)
+            if self.prepare is not None or path in spec.batched
         }
         if not batched:
             raise ExportError(
                 f"example must have an argument that carries the batch, as that of wrap had "
-                f"({', '.join(spec.batched) or 'none'}), got {', '.join(paths.values())}"
+                f"({', '.join(spec.batched) or 'none'}), got {', '.join(paths)}"
             )
-        sizes = {readable[name].shape[0] if readable[name].dim() else 0 for name in batched}
+        sizes = {inputs[name].shape[0] if inputs[name].dim() else 0 for name in batched}
         if len(sizes) != 1 or 0 in sizes:
             raise ExportError(
                 "example: arguments that carry the batch must have the same number of rows, at "
                 f"least one, got {sorted(sizes)}"
             )
-        # One row could not be told from an axis that is always 1.
+        # One row could not be distinguished from an axis that is always 1.
         copies = 2 if sizes == {1} else 1
         example = {
             name: tree.repeat(tensor, copies) if name in batched else tensor
-            for name, tensor in readable.items()
+            for name, tensor in inputs.items()
         }
         return example, batched
 
@@ -264,8 +273,7 @@ class Deployed(nn.Module):
                 "the backbone draws random numbers of its own, also in eval mode: a seed could not "
                 "decide its answers"
             )
-        args, kwargs = self._call(self.example)
-        return BoundCall(member.backbone, args, kwargs, member.spec).can_fold
+        return BoundCall(member.backbone, *self.call(), member.spec).can_fold
 
     def _mask_names(self) -> tuple[str, ...]:
         sites = self.members[0].sites
@@ -275,19 +283,9 @@ class Deployed(nn.Module):
             check_same_sites(self.members)
         return tuple(f"masks_{index}" for index in range(len(sites)))
 
-    def _take_masks(self) -> None:
-        rows = self.rows
-        for name, site in zip(self._given, self.members[0].sites, strict=True):
-            self.example[name] = torch.ones(self.samples, rows, site.units)
-            self.batched[name] = 1
 
-
-def _unequal() -> str:
-    return "all inputs must have the same number of rows"
-
-
-def _with_names(module: Deployed, names: tuple[str, ...]) -> None:
-    """Let the module be called by these names; the tracer reads them off the signature."""
+def _set_signature(module: Deployed, names: tuple[str, ...]) -> None:
+    """Give ``forward`` arguments of these names, which the tracer reads from its signature."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
@@ -319,12 +317,61 @@ def _check_names(caller: nn.Module, args: Args, kwargs: Kwargs, prepares: bool) 
 
 def _readable(named: Mapping[str, Tensor], taken: Collection[str]) -> dict[str, Tensor]:
     """Tensors by names that programs can take: ``batch.x`` becomes ``batch_x``."""
-    found: dict[str, Tensor] = {}
+    readable: dict[str, Tensor] = {}
     for path, tensor in named.items():
         name = re.sub(r"\W", "_", path)
         if not name.isidentifier() or keyword.iskeyword(name) or name in taken:
             name = f"input_{name}"
-        while name in found:
+        while name in readable:
             name += "_"
-        found[name] = tensor
-    return found
+        readable[name] = tensor
+    return readable
+
+
+def answers(
+    outputs: Tensor, likelihood: Likelihood, scale: tuple[float, float] | None = None
+) -> dict[str, Tensor]:
+    """Mean, samples and uncertainty scores by name, for raw outputs [samples, batch, ...].
+
+    Computed here and not by :class:`gflowout.Predictive`, which works through large outputs part by
+    part: a trace would fix the size of the parts. See :class:`Deployed` for ``scale``.
+
+    Examples:
+        >>> scores = answers(torch.zeros(20, 2, 4), Categorical(4))
+        >>> list(scores)
+        ['mean', 'samples', 'entropy', 'expected_entropy', 'mutual_information',
+         'max_probability', 'dempster_shafer', 'variance']
+        >>> scores["max_probability"]
+        tensor([0.2500, 0.2500])
+    """
+    draws, flat = outputs.shape[0], outputs.flatten(0, 1)
+
+    def split(values: Tensor) -> Tensor:
+        return values.reshape(draws, -1, *values.shape[1:])
+
+    if isinstance(likelihood, Gaussian):
+        means, log_variances = (split(part) for part in likelihood.moments(flat))
+        noise = log_variances.exp()
+        if scale is not None:
+            means, noise = means * scale[1] + scale[0], noise * scale[1] ** 2
+        return {
+            "mean": means.mean(0),
+            "samples": means,
+            "variance": uncertainty.total_variance(means, noise),
+            "epistemic_variance": uncertainty.epistemic_variance(means),
+            "aleatoric_variance": uncertainty.aleatoric_variance(noise),
+        }
+    logits = split(likelihood.class_logits(flat))
+    probabilities = logits.softmax(-1)
+    categorical = isinstance(likelihood, Categorical)
+    samples = probabilities if categorical else split(likelihood.samples(flat))
+    return {
+        "mean": samples.mean(0),
+        "samples": samples,
+        "entropy": uncertainty.predictive_entropy(probabilities),
+        "expected_entropy": uncertainty.expected_entropy(probabilities),
+        "mutual_information": uncertainty.mutual_information(probabilities),
+        "max_probability": uncertainty.max_probability(probabilities),
+        "dempster_shafer": uncertainty.dempster_shafer(logits),
+        "variance": uncertainty.variance(probabilities),
+    }

@@ -1,20 +1,16 @@
 """The two formats: a traced model as bytes of one file, and a file as a function again.
 
 Metadata is one JSON text: ``gflowout`` in the metadata of an ONNX model, ``gflowout.json`` among
-the extra files of a torch-export archive. Knows nothing of methods or likelihoods.
+the extra files of a torch-export archive.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import logging
 import os
-import re
-import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,12 @@ from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.export.check import Answer, check_one_row
 from gflowout.export.deployed import Deployed, ExportError
-from gflowout.export.translations import translations
+from gflowout.export.noise import translations
+from gflowout.export.tracing import Answer, gist, quiet, traced
 
 FORMATS = ("onnx", "torch-export")
-"""What a file can be."""
+"""Formats of a file."""
 
 _ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
 
@@ -41,14 +37,10 @@ _OUTER, _INNER = "__output", "__inner"
 
 
 def chosen(path: str | os.PathLike[str], format: str | None) -> str:
-    """Return the format of a file to be written.
-
-    Args:
-        path: Where to.
-        format: One of :data:`FORMATS`, or ``None`` to go by the ending of ``path``.
+    """Return the format of a file to be written; ``None`` is decided by the ending of the path.
 
     Raises:
-        ValueError: If it is none of them, or the ending is that of the other one.
+        ValueError: If it is not one of :data:`FORMATS`, or the ending is that of the other one.
 
     Examples:
         >>> chosen("model.pt2", None), chosen("model", None)
@@ -71,55 +63,50 @@ def chosen(path: str | os.PathLike[str], format: str | None) -> str:
 
 
 def need(format: str) -> None:
-    """Say what to install if a format needs something that is missing."""
+    """Raise MissingExtraError if a package that the format needs is not installed."""
     if format == "onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
             require(module, extra="onnx", purpose="exporting to ONNX")
 
 
 def render(deployed: Deployed, format: str, metadata: Mapping[str, Any]) -> bytes:
-    """Trace a model and return the bytes of its file.
-
-    Args:
-        deployed: The model as a function of tensors.
-        format: One of :data:`FORMATS`.
-        metadata: JSON values.
+    """Trace a model and return the bytes of its file, with JSON values as metadata.
 
     Raises:
         ExportError: If it cannot be traced for any size of the batch, or does not fit in a file.
     """
     text = json.dumps(metadata)
-    with _quiet():
-        program = _traced(deployed, opaque=format == "onnx")
+    with quiet():
+        program = traced(deployed, opaque=format == "onnx")
         return _onnx(deployed, program, text) if format == "onnx" else _archive(program, text)
 
 
 def opened(content: bytes, format: str) -> Answer:
-    """Return what the bytes of a file do."""
-    if format == "onnx":
-        runtime = require("onnxruntime", extra="onnx", purpose="running ONNX")
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3  # no remarks on what it cannot work out beforehand
-        try:
-            session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # such as a type of numbers that an operator does not have
-            raise ExportError(f"onnxruntime cannot run the file: {_gist(error)}") from error
-        names = [output.name for output in session.get_outputs()]
+    """Load the bytes of a file and return what it computes as a function."""
+    if format == "torch-export":
+        with quiet():
+            module = torch.export.load(io.BytesIO(content)).module()
 
-        def answer(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            found = session.run(names, {name: each.numpy() for name, each in inputs.items()})
-            return {name: torch.as_tensor(each) for name, each in zip(names, found, strict=True)}
+        def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            with torch.no_grad():
+                outputs: dict[str, Tensor] = module(**inputs)
+            return outputs
 
-        return answer
-    with _quiet():
-        module = torch.export.load(io.BytesIO(content)).module()
+        return run
+    runtime = require("onnxruntime", extra="onnx", purpose="running ONNX")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # no remarks on shapes that it cannot infer
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # such as a type of numbers that an operator does not have
+        raise ExportError(f"onnxruntime cannot run the file: {gist(error)}") from error
+    names = [output.name for output in session.get_outputs()]
 
-    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        with torch.no_grad():
-            found: dict[str, Tensor] = module(**inputs)
-        return found
+    def run_onnx(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arrays = session.run(names, {name: value.numpy() for name, value in inputs.items()})
+        return {name: torch.as_tensor(value) for name, value in zip(names, arrays, strict=True)}
 
-    return run
+    return run_onnx
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
@@ -146,8 +133,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         ...     path = f"{folder}/model.pt2"
         ...     about = {"classes": ["cat", "dog", "owl"]}
         ...     done = export(model, path, (x,), format="torch-export", metadata=about)
-        ...     found = read_metadata(path)
-        >>> found["likelihood"], found["samples"], found["classes"]
+        ...     about = read_metadata(path)
+        >>> about["likelihood"], about["samples"], about["classes"]
         ({'name': 'Categorical', 'classes': 3}, 20, ['cat', 'dog', 'owl'])
     """
     path = Path(path)
@@ -171,115 +158,28 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
             raise
         except Exception as error:  # of a library that onnx reads files with
             raise ExportError(f"{path}: neither ONNX nor a torch-export archive") from error
-        text = {each.key: each.value for each in model.metadata_props}.get(KEY)
+        text = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     if text is None:
         raise ExportError(f"{path}: not written by gflowout, it has no metadata of ours")
     try:
-        found = json.loads(text)
+        metadata = json.loads(text)
     except ValueError as error:
         raise ExportError(f"{path}: the metadata is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise ExportError(f"{path}: the metadata is damaged: {found!r} is no mapping")
-    return found
-
-
-def _traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
-    dynamic = torch.export.Dim.DYNAMIC
-    shapes = {
-        name: {deployed.batched[name]: dynamic} if name in deployed.batched else None
-        for name in deployed.example
-    }
-    deployed.opaque = opaque
-    try:
-        # When it fails, the tracer prints its graph: the error says enough.
-        with torch.no_grad(), redirect_stderr(io.StringIO()):
-            program = torch.export.export(
-                deployed, (), kwargs=dict(deployed.example), dynamic_shapes=shapes
-            )
-    except Exception as error:  # whatever the backbone does that cannot be traced
-        raise ExportError(f"the model cannot be traced: {_gist(error)}") from error
-    finally:
-        deployed.opaque = False
-    for bounds in program.range_constraints.values():
-        if bounds.lower > 2 or bounds.upper < 2**31:
-            raise ExportError(
-                f"the backbone takes batches of {bounds.lower} to {bounds.upper} only: its code "
-                "looks at the size of the batch"
-            )
-    _check_guards(deployed, program)
-    # The tracer takes it for granted that there are two rows or more.
-    module = program.module()
-    check_one_row(deployed, lambda inputs: module(**inputs))
-    return program
-
-
-def _check_guards(deployed: Deployed, program: torch.export.ExportedProgram) -> None:
-    """Refuse code that took a way that is not right for all sizes of the batch.
-
-    A file would go that way with every batch. Conditions that the tracer met are not solved but
-    tried, for two rows or more; those of PyTorch itself hold for all.
-    """
-    sizes = [
-        node.meta["val"].shape[deployed.batched[node.name]]
-        for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in deployed.batched
-    ]
-    environment = sizes[0].node.shape_env
-    batch = {symbol for size in sizes for symbol in size.node.expr.free_symbols}
-    for condition in {environment.replace(guard.expr) for guard in environment.guards}:
-        symbols = condition.free_symbols
-        if not symbols or not symbols <= batch:
-            continue
-        for rows in _tried(condition):
-            if not bool(condition.subs(dict.fromkeys(symbols, rows))):
-                raise ExportError(
-                    f"the backbone does something else with a batch of {rows}: its code looks at "
-                    f"the size of the batch ({condition})"
-                )
-
-
-def _tried(condition: Any) -> list[int]:
-    """Sizes at which a condition may change: small ones, and those near its own numbers."""
-    numbers = {abs(int(each)) for each in condition.atoms() if each.is_Integer}
-    numbers |= {abs(one + sign * other) for one in numbers for other in numbers for sign in (1, -1)}
-    near = {one // other for one in numbers for other in numbers if other}
-    sizes = {*range(2, 65), *(2**power for power in range(7, 31)), *near}
-    return sorted(size for each in sizes for size in (each, each + 1, each - 1) if size > 1)
-
-
-def _gist(error: Exception) -> str:
-    """The part of PyTorch's message that is about the model."""
-    text = str(error).split("\n\nThe error above occurred")[0].strip()
-    if "data-dependent" in text:
-        return _by_values(text)
-    if "onstraint" in text or "specialized" in text:
-        text += "; code that takes len() or int() of a tensor's size fixes it: take x.shape[0]"
-    return " ".join(text.split())[:1000] or type(error).__name__
-
-
-def _by_values(text: str) -> str:
-    """What to say of code that looks at values, of which PyTorch says more than anyone reads."""
-    place = re.search(r'call raised this error:\s*File "(.+)", line (\d+)', text)
-    place = place or re.search(r"Caused by: \((.+):(\d+) in ", text)
-    where = f" ({place[1]}, line {place[2]})" if place else ""
-    said = text.split("\n")[0].split(" (unhinted")[0].rstrip(".")
-    return (
-        "the backbone decides by values of its inputs, which a traced file cannot do: take "
-        f"torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
-        f"says: {said}"
-    )
+    if not isinstance(metadata, dict):
+        raise ExportError(f"{path}: the metadata is damaged: {metadata!r} is no mapping")
+    return metadata
 
 
 def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) -> bytes:
     onnx = require("onnx", extra="onnx", purpose="exporting to ONNX")
     weights = {
-        each.data_ptr(): each.nbytes  # once if it has two names
-        for each in (*program.state_dict.values(), *program.constants.values())
-        if isinstance(each, Tensor)
+        value.data_ptr(): value.nbytes  # once if it has two names
+        for value in (*program.state_dict.values(), *program.constants.values())
+        if isinstance(value, Tensor)
     }
     _check_size(sum(weights.values()))
     try:
-        made = torch.onnx.export(
+        written = torch.onnx.export(
             program,
             input_names=list(deployed.example),
             output_names=[f"{name}{_OUTER}" for name in deployed.answers],
@@ -288,10 +188,10 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
             custom_translation_table=translations(),
         )
     except Exception as error:  # an operator that ONNX does not have
-        raise ExportError(f"the model cannot be written as ONNX: {_gist(error)}") from error
-    assert made is not None
-    model = made.model_proto
-    # Named here: the exporter would not mind that a value inside has the name of an output.
+        raise ExportError(f"the model cannot be written as ONNX: {gist(error)}") from error
+    assert written is not None
+    model = written.model_proto
+    # Named here, because the exporter may give an inner value the name of an output.
     renamed = {f"{name}{_OUTER}": name for name in deployed.answers}
     _rename(model.graph, renamed | {name: f"{name}{_INNER}" for name in deployed.answers})
     for value in (*model.graph.input, *model.graph.output):
@@ -299,8 +199,8 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
         sizes = value.type.tensor_type.shape.dim
         if batch < len(sizes) and sizes[batch].dim_param:
             sizes[batch].dim_param = "batch"
-    # Lines of code and paths of this machine, half of a small file, are nobody's business.
-    for node in (*model.graph.node, *(each for one in model.functions for each in one.node)):
+    # Lines of code and paths of this machine must not be in the file, half of a small one.
+    for node in (*model.graph.node, *(node for part in model.functions for node in part.node)):
         del node.metadata_props[:]
         node.ClearField("doc_string")
     del model.graph.value_info[:]
@@ -316,26 +216,26 @@ def _serialized(model: Any) -> bytes:
     message = require("google.protobuf.message", extra="onnx", purpose="exporting to ONNX")
     try:
         content: bytes = model.SerializeToString()
-    except message.EncodeError as error:  # which says nothing of the size
-        raise ExportError(_too_large("more than 2 GB")) from error
+    except message.EncodeError as error:  # whose message does not mention the size
+        raise _too_large("more than 2 GB") from error
     _check_size(len(content))
     return content
 
 
 def _check_size(size: int) -> None:
     if size > _LARGEST:
-        raise ExportError(_too_large(f"{size / 1e9:.1f} GB"))
+        raise _too_large(f"{size / 1e9:.1f} GB")
 
 
-def _too_large(size: str) -> str:
-    return (
+def _too_large(size: str) -> ExportError:
+    return ExportError(
         f"the model takes {size}, and an ONNX file can have 2 GB at most: take "
         'format="torch-export"'
     )
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Give values of a graph, and of those inside its nodes, other names."""
+    """Rename values of a graph and of the graphs inside its nodes."""
     for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
@@ -352,20 +252,3 @@ def _archive(program: torch.export.ExportedProgram, text: str) -> bytes:
     stream = io.BytesIO()
     torch.export.save(program, stream, extra_files={_JSON: text})
     return stream.getvalue()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what exporters say to their developers from the user."""
-    names = ("torch.onnx", "torch.export", "torch.fx", "onnxscript")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [each.level for each in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)

@@ -1,9 +1,8 @@
-"""Random numbers that are a function of a seed and a place: no state, integer operations alone.
+"""Random numbers as a hash of seed and position, in PyTorch and as ONNX operators.
 
 A number follows from (seed, source, call, draw, row, unit), so that one seed gives one answer on
-every machine and in every format, and a row gets the same numbers whatever batch it is in. All is
-worked out in int64 without overflow, which PyTorch and ONNX do alike. Not for cryptography. Knows
-nothing of models or files.
+every machine and in every format, and a row gets the same numbers in every batch. Everything is
+computed in int64 without overflow, which PyTorch and ONNX do alike. Not for cryptography.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gflowout.core.noise import Noise
+from gflowout.core.optional import require
 
 WORD = 0xFFFFFFFF
 TOP = 0xFFFFFF00
@@ -37,8 +37,8 @@ class Hashed(Noise):
     Args:
         seed: A scalar of int64; any value.
         draws: Numbers of the draws in the pass, one copy of the batch each.
-        source: What tells this source from others of the same seed, such as an ensemble's member.
-        opaque: Use an operator of our own, which the exporter to ONNX knows, for fewer steps.
+        source: Distinguishes sources of the same seed, such as the members of an ensemble.
+        opaque: Use the custom operator, which :func:`translations` writes as fewer ONNX nodes.
 
     Examples:
         >>> seed, like = torch.tensor(7), torch.zeros(())
@@ -60,13 +60,7 @@ class Hashed(Noise):
         self._hashed = _hashed if opaque else hashed
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
-        """Return [copies * rows, units] numbers in [0, 1), multiples of 2**-24.
-
-        Args:
-            rows: Rows per copy of the batch.
-            units: Columns.
-            like: Gives the device.
-        """
+        """Return [copies * rows, units] numbers in [0, 1), multiples of 2**-24."""
         self.calls += 1
         places = torch.arange(rows, device=like.device).unsqueeze(-1)
         columns = torch.tensor([mixed(unit, UNITS) for unit in range(units)], device=like.device)
@@ -82,24 +76,21 @@ class Hashed(Noise):
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], -1)[:, :units]
 
     def _draw_words(self, tag: int, device: torch.device) -> Tensor:
-        """Words of source, call and draw, which are known beforehand, [copies, 1, 1]."""
+        """Words of source, call and draw, which are constants of the trace, [copies, 1, 1]."""
         before = mixed(mixed(self.source, tag) ^ self.calls, tag)
         words = [mixed(before ^ draw, tag) for draw in self.draws]
         return torch.tensor(words, device=device).reshape(-1, 1, 1)
 
 
 def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    """Numbers in [0, 1) for every draw, row and column.
+    """Numbers in [0, 1) for every draw, row and column, [draws, rows, columns] of float32.
 
     Args:
         seed: A scalar.
         rows: Numbers of the rows, [rows, 1].
-        first: A word for every draw, [draws, 1, 1].
-        second: Another.
-        columns: A word for every column, [columns].
-
-    Returns:
-        [draws, rows, columns] of float32.
+        first: One word per draw, [draws, 1, 1].
+        second: Another word per draw.
+        columns: One word per column, [columns].
     """
     keys = []
     for draws, seeds_tag, draws_tag in zip((first, second), SEEDS, DRAWS, strict=True):
@@ -111,11 +102,7 @@ def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: T
 
 
 def mixed(word: Any, tag: int) -> Any:
-    """A word of 32 bits that depends on every bit of another.
-
-    Args:
-        word: A number, or a tensor of int64, from 0 to 2**32 - 1.
-        tag: Tells one such function from others.
+    """A word of 32 bits that depends on every bit of ``word``, a number or a tensor of int64.
 
     Examples:
         >>> mixed(1, tag=0) == mixed(torch.tensor(1), tag=0).item() != mixed(2, tag=0)
@@ -137,3 +124,67 @@ def _hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: 
 @_hashed.register_fake
 def _(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
     return (rows ^ first ^ columns).to(torch.float32)
+
+
+def translations() -> dict[Any, Any]:
+    """Functions that write PyTorch operators as ONNX, for the exporter."""
+    op = require("onnxscript", extra="onnx", purpose="exporting to ONNX").opset18
+    onnx = require("onnx", extra="onnx", purpose="exporting to ONNX")
+    kinds = onnx.TensorProto
+    shift = onnx.helper.make_tensor("", kinds.UINT64, [], [32])
+
+    def number(value: int) -> Any:
+        return op.Constant(value_int=value)
+
+    def fold(product: Any) -> Any:
+        # ONNX shifts unsigned numbers alone; a product is never negative.
+        by = op.Constant(value=shift)
+        high = op.BitShift(op.Cast(product, to=kinds.UINT64), by, direction="RIGHT")
+        low = op.BitwiseAnd(product, number(WORD))
+        return op.BitwiseXor(low, op.Cast(high, to=kinds.INT64))
+
+    def mixed(word: Any, tag: int) -> Any:
+        once = fold(op.Mul(op.BitwiseXor(word, number(tag)), number(FIRST)))
+        return fold(op.Mul(op.BitwiseXor(once, number(BETWEEN)), number(SECOND)))
+
+    def hashed(seed: Any, rows: Any, first: Any, second: Any, columns: Any) -> Any:
+        word = number(WORD)
+        low = op.BitwiseAnd(seed, word)
+        # Exact, so that it does not matter how a division rounds.
+        high = op.Div(op.Sub(seed, low), number(2**32))
+        high = op.BitwiseAnd(high, word)
+        keys = []
+        pairs = zip((first, second), SEEDS, DRAWS, strict=True)
+        for draws, seeds_tag, draws_tag in pairs:
+            key = mixed(op.BitwiseXor(mixed(low, seeds_tag), high), seeds_tag)
+            key = mixed(op.BitwiseXor(key, rows), seeds_tag)
+            keys.append(mixed(op.BitwiseXor(key, draws), draws_tag))
+        words = fold(op.Mul(op.BitwiseXor(keys[0], columns), number(FIRST)))
+        words = op.Mul(op.BitwiseXor(words, keys[1]), number(SECOND))
+        bits = op.Cast(op.BitwiseAnd(words, number(TOP)), to=kinds.FLOAT)
+        return op.Mul(bits, op.Constant(value_float=2.0**-32))
+
+    def repeat_interleave(
+        values: Any, repeats: Any, dim: int | None = None, output_size: Any = None
+    ) -> Any:
+        # That of onnxscript puts a number of repeats that is not known on the wrong axis.
+        rank = 1 if dim is None else len(values.shape)
+        if dim is None:
+            values, dim = op.Reshape(values, op.Constant(value_ints=[-1])), 0
+        dim %= rank
+        one = op.Constant(value_ints=[1])
+        if isinstance(repeats, int):
+            repeats = op.Constant(value_ints=[repeats])
+        else:
+            repeats = op.Reshape(repeats, op.Constant(value_ints=[-1]))
+        wide = op.Expand(
+            op.Unsqueeze(values, op.Constant(value_ints=[dim + 1])),
+            op.Concat(*[one] * (dim + 1), repeats, *[one] * (rank - dim - 1), axis=0),
+        )
+        before, after = op.Shape(values, start=0, end=dim), op.Shape(values, start=dim + 1)
+        return op.Reshape(wide, op.Concat(before, op.Constant(value_ints=[-1]), after, axis=0))
+
+    return {
+        torch.ops.gflowout.hashed.default: hashed,
+        torch.ops.aten.repeat_interleave.self_int: repeat_interleave,
+    }

@@ -1,13 +1,14 @@
 """A run folder of ``gflowout train`` as one file that takes inputs as they are stored.
 
 What ``gflowout predict`` does to inputs before the network, and to a regression's answers after it,
-is part of the file; see :mod:`gflowout.export.prepare`.
+is part of the file. Images are bytes; tables are numbers, with codes for names.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,10 @@ from torch import Tensor, nn
 
 from gflowout.app.preprocess import Images, Problem
 from gflowout.app.run import Trained
-from gflowout.export.prepare import EncodedRows, ScaledImages
 from gflowout.export.writing import Exported, export
 
 _ROWS = 3
-"""Of the call that a file is traced and checked with."""
+"""Rows of the call that a file is traced and checked with."""
 
 
 def export_run(trained: Trained, path: str | os.PathLike[str], **options: Any) -> Exported:
@@ -50,18 +50,95 @@ def export_run(trained: Trained, path: str | os.PathLike[str], **options: Any) -
 
 
 def prepared(problem: Problem) -> tuple[nn.Module, Tensor]:
-    """What goes before the network, and inputs as they are stored, made up."""
+    """The module before the network, and random inputs as they are stored."""
     generator = torch.Generator().manual_seed(0)
     if isinstance(problem.inputs, Images):
         images = torch.randint(256, (_ROWS, *problem.shape), generator=generator)
         return ScaledImages(problem.inputs.mean, problem.inputs.std), images.to(torch.uint8)
-    columns, made = [], []
+    columns, values = [], []
     for column in problem.inputs.columns:
         levels = 0 if column.levels is None else len(column.levels)
         columns.append((column.mean, column.std, levels, column.missing))
         if levels:
-            made.append(torch.randint(levels, (_ROWS,), generator=generator).double())
+            values.append(torch.randint(levels, (_ROWS,), generator=generator).double())
         else:
             normal = torch.randn(_ROWS, generator=generator, dtype=torch.float64)
-            made.append(column.mean + column.std * normal)
-    return EncodedRows(columns), torch.stack(made, 1)
+            values.append(column.mean + column.std * normal)
+    return EncodedRows(columns), torch.stack(values, 1)
+
+
+class ScaledImages(nn.Module):
+    """Scales images of bytes: (x / 255 - mean) / std per channel.
+
+    Args:
+        mean: Of each channel of images in [0, 1].
+        std: Likewise.
+
+    Examples:
+        >>> ScaledImages([0.5], [0.5])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[-1.,  1.]]]])
+    """
+
+    factor: Tensor
+    offset: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        means, deviations = torch.tensor(mean), torch.tensor(std)
+        self.register_buffer("factor", (1 / (255 * deviations))[:, None, None])
+        self.register_buffer("offset", (-means / deviations)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map uint8 [batch, channels, height, width] to float32."""
+        return images.to(torch.float32) * self.factor + self.offset
+
+
+class EncodedRows(nn.Module):
+    """Encodes rows of a table: numbers are standardised, names one-hot.
+
+    A row has one number per column, in double precision: the value of a column of numbers; for a
+    column of names, the index of the name among its levels, -1 if it is not one; NaN if missing.
+
+    Args:
+        columns: For every column its mean, its standard deviation, its levels (0 for numbers), and
+            whether missing values have an input of their own.
+
+    Examples:
+        >>> encode = EncodedRows([(30.0, 10.0, 0, True), (0.0, 1.0, 2, False)])
+        >>> encode(torch.tensor([[20.0, 0.0], [torch.nan, 1.0], [40.0, -1.0]]).double())
+        tensor([[-1.,  0.,  1.,  0.],
+                [ 0.,  1.,  0.,  1.],
+                [ 1.,  0.,  0.,  0.]])
+    """
+
+    column: Tensor
+    mean: Tensor
+    std: Tensor
+    code: Tensor
+    number: Tensor
+    absent: Tensor
+
+    def __init__(self, columns: Sequence[tuple[float, float, int, bool]]) -> None:
+        super().__init__()
+        # Column, mean, standard deviation, code, whether a number, whether "missing", per input.
+        inputs: list[tuple[int, float, float, float, bool, bool]] = []
+        for place, (mean, std, levels, missing) in enumerate(columns):
+            if levels:
+                inputs += [(place, 0.0, 1.0, code, False, False) for code in range(levels)]
+            else:
+                inputs.append((place, mean, std, -1.0, True, False))
+            if missing:
+                inputs.append((place, 0.0, 1.0, -1.0, False, True))
+        names = ("column", "mean", "std", "code", "number", "absent")
+        for name, values in zip(names, zip(*inputs, strict=True), strict=True):
+            kind = None if name in ("column", "number", "absent") else torch.float64
+            self.register_buffer(name, torch.tensor(values, dtype=kind))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map float64 [batch, columns] to float32 [batch, inputs]."""
+        values = rows.index_select(1, self.column)
+        gone = values.isnan()
+        numbers = torch.where(gone, torch.zeros_like(values), (values - self.mean) / self.std)
+        # Not torch.where: onnxruntime has none of booleans.
+        flags = (self.absent & gone) | (~self.absent & (values == self.code))
+        return torch.where(self.number, numbers, flags.to(values.dtype)).to(torch.float32)

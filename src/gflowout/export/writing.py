@@ -1,6 +1,6 @@
 """``export``: a wrapped model as one file that needs neither this library nor its code.
 
-The file is traced, written in memory, compared with PyTorch, and only then put in its place.
+The file is traced, written in memory, compared with PyTorch, and only then moved to its path.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gflowout.core.likelihoods import Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.probe import split_example
 from gflowout.export import formats
-from gflowout.export.check import Answer, largest_difference
 from gflowout.export.deployed import Deployed, ExportError
+from gflowout.export.tracing import largest_difference
 
 FORMAT = 1
-"""Of the metadata."""
+"""Version of the metadata."""
 
 
 class Port(NamedTuple):
@@ -50,7 +50,7 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """A file that was written.
 
     Attributes:
         path: The file.
@@ -59,7 +59,7 @@ class Exported:
         inputs: What it takes.
         outputs: What it gives.
         difference: Largest difference from PyTorch, see :func:`export`; ``None`` if not checked.
-        metadata: What the file says of itself.
+        metadata: That of the file, see :func:`read_metadata`.
 
     Examples:
         >>> import tempfile
@@ -141,37 +141,41 @@ def export(
         >>> program(input=torch.randn(9, 4), seed=torch.tensor(0))["mean"].shape
         torch.Size([9, 3])
     """
-    if not isinstance(model, MaskedModel | Ensemble):
-        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a str or a Path, got {path!r} of type {type(path).__name__}")
+    _check_arguments(
+        model, path, samples, prepare, tolerance, masks=masks, overwrite=overwrite, check=check
+    )
     format = formats.chosen(path, format)
-    checks.integer("samples", samples, low=1)
-    for name, flag in (("masks", masks), ("overwrite", overwrite), ("check", check)):
-        checks.boolean(name, flag)
-    checks.number("tolerance", tolerance, low=0)
-    if prepare is not None and not isinstance(prepare, nn.Module):
-        raise TypeError(f"prepare must be an nn.Module, got {type(prepare).__name__}")
     target = place(path, overwrite)
     formats.need(format)
     args, kwargs = split_example(example)
     scale = _scale(model, scale)
-    # A file must not depend on what is switched on around this call.
+    # A file must not depend on an autocast context around this call.
     with torch.autocast("cpu", enabled=False):
         deployed = Deployed(
             model, args, kwargs, samples=samples, masks=masks, prepare=prepare, scale=scale
         )
         described = describe(deployed, {} if metadata is None else metadata)
         content = formats.render(deployed, format, described)
-        difference = None
-        if check:
-            answer = _opened(deployed, content, format)
-            with torch.no_grad():
-                difference = largest_difference(deployed, answer, tolerance)
-    content_path = place(target, overwrite)  # somebody's file may be there by now
-    atomic_io.write_file(content_path, lambda stream: stream.write(content))
+        difference = _difference(deployed, content, format, tolerance) if check else None
+    place(target, overwrite)  # a file may have appeared in the meantime
+    atomic_io.write_file(target, lambda stream: stream.write(content))
     inputs, outputs = _ports(deployed)
     return Exported(target, format, len(content), inputs, outputs, difference, described)
+
+
+def _check_arguments(
+    model: Any, path: Any, samples: Any, prepare: Any, tolerance: Any, **flags: Any
+) -> None:
+    if not isinstance(model, MaskedModel | Ensemble):
+        raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a str or a Path, got {path!r} of type {type(path).__name__}")
+    if prepare is not None and not isinstance(prepare, nn.Module):
+        raise TypeError(f"prepare must be an nn.Module, got {type(prepare).__name__}")
+    checks.integer("samples", samples, low=1)
+    checks.number("tolerance", tolerance, low=0)
+    for name, flag in flags.items():
+        checks.boolean(name, flag)
 
 
 def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
@@ -189,14 +193,10 @@ def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says of itself, as JSON values.
-
-    Args:
-        deployed: The model.
-        more: What the user adds.
+    """Metadata of a file, as JSON values, with ``more`` from the user.
 
     Raises:
-        TypeError: If that is no mapping, or not of JSON values.
+        TypeError: If ``more`` is no mapping of JSON values.
         ValueError: If it has a name that is taken, or a number that JSON does not have.
     """
     inputs, outputs = _ports(deployed)
@@ -234,17 +234,19 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**json.loads(json.dumps(own, allow_nan=False)), **added}
 
 
-def _opened(deployed: Deployed, content: bytes, format: str) -> Answer:
+def _difference(deployed: Deployed, content: bytes, format: str, tolerance: float) -> float:
+    """Open the bytes of a file and return its largest difference from PyTorch."""
     try:
-        return formats.opened(content, format)
+        answer = formats.opened(content, format)
     except ExportError as error:
         tensors = (*deployed.parameters(), *deployed.buffers(), *deployed.example.values())
-        half = {each.dtype for each in tensors} & {torch.float16, torch.bfloat16}
+        half = {tensor.dtype for tensor in tensors} & {torch.float16, torch.bfloat16}
         if not half:
             raise
         raise ExportError(
             f"{error}; the model is in half precision ({half.pop()}): export model.float()"
         ) from error
+    return largest_difference(deployed, answer, tolerance)
 
 
 def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -254,13 +256,9 @@ def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
             sizes[batch] = "batch"
         return Port(name, str(value.dtype).removeprefix("torch."), sizes)
 
-    inputs = [
-        port(name, each, deployed.batched.get(name)) for name, each in deployed.example.items()
-    ]
-    outputs = [
-        port(name, each, 1 if name == "samples" else 0) for name, each in deployed.answers.items()
-    ]
-    return tuple(inputs), tuple(outputs)
+    example, answers = deployed.example.items(), deployed.answers.items()
+    inputs = tuple(port(name, value, deployed.batched.get(name)) for name, value in example)
+    return inputs, tuple(port(name, value, int(name == "samples")) for name, value in answers)
 
 
 def _scale(

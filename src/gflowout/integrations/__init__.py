@@ -1,5 +1,4 @@
-"""Other libraries' ways to train and predict, on top of this one.
+"""Estimators for scikit-learn, a mix-in for Lightning and models of Hugging Face transformers.
 
-``gflowout.integrations.sklearn`` has estimators for scikit-learn (extra ``sklearn``). Importing
-this package needs the core alone.
+Each module needs its own extra; importing this package needs the core alone.
 """

@@ -1,7 +1,7 @@
 """Masks for a LightningModule of your own, and predictions with uncertainty by its Trainer.
 
-:class:`MaskedMixin` goes before your class and changes three things: the training step, which
-learns the masks too; validation and test, which also score the average over masks; and
+:class:`MaskedMixin` comes before your class and changes three things: the training step, which also
+learns the masks; validation and test, which also score the average over masks; and
 ``predict_step``, which returns a :class:`~gflowout.Predictive`. Optimisers, schedules, logging,
 data and checkpoints stay yours. For a network without a LightningModule, take
 :func:`gflowout.training.fit`.
@@ -38,9 +38,9 @@ __all__ = ["MaskedMixin"]
 
 @dataclass
 class _Masking:
-    """What :meth:`MaskedMixin.add_masks` was told."""
+    """Arguments of :meth:`MaskedMixin.add_masks`, and whether ``train_size`` is to be counted."""
 
-    path: str
+    network: str
     unpack: Unpack
     samples: int
     seed: int
@@ -114,10 +114,10 @@ class MaskedMixin(lightning.LightningModule):
                 not given is taken from the training data when training starts.
 
         Returns:
-            The wrapped model, also to be had as ``self.masked``.
+            The wrapped model, which is ``self.masked`` from now on.
         """
         if self._masking is not None:
-            raise ValueError(f"network {self._masking.path!r} of this module has masks already")
+            raise ValueError(f"network {self._masking.network!r} of this module has masks already")
         _check_order(type(self))
         owner, name = _owner(self, network)
         if not callable(unpack):
@@ -139,7 +139,7 @@ class MaskedMixin(lightning.LightningModule):
     @property
     def masked(self) -> MaskedModel:
         """The wrapped model."""
-        model = self.get_submodule(self._told.path)
+        model = self.get_submodule(self._masks.network)
         assert isinstance(model, MaskedModel)
         return model
 
@@ -148,7 +148,7 @@ class MaskedMixin(lightning.LightningModule):
         super().on_train_start()
         loader: Any = self.trainer.train_dataloader
         data: Any = getattr(loader, "dataset", None)
-        if self._told.counts and hasattr(data, "__len__"):
+        if self._masks.counts and hasattr(data, "__len__"):
             self.masked.set_options(train_size=len(data))
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -161,7 +161,7 @@ class MaskedMixin(lightning.LightningModule):
                 "this module optimises by hand (automatic_optimization is False): call "
                 "self.masked(x, y=labels) in a training_step of your own, and step on its `total`"
             )
-        args, kwargs, y = apart(batch, self._told.unpack)
+        args, kwargs, y = apart(batch, self._masks.unpack)
         losses = self.masked(*args, y=y, **kwargs)
         self.log_losses(losses, len(y))
         return losses.total
@@ -195,31 +195,31 @@ class MaskedMixin(lightning.LightningModule):
 
         ``Trainer.predict`` returns a list of them; :meth:`gflowout.Predictive.join` makes it one.
         """
-        args, kwargs = inputs_of(batch, self._told.unpack, self.masked)
+        args, kwargs = inputs_of(batch, self._masks.unpack, self.masked)
         return self._draw(args, kwargs, batch_idx, dataloader_idx)
 
     def configure_optimizers(self) -> Any:
         """Your own optimisers; the generators get learning rates of their own if you gave any."""
-        found: Any = super().configure_optimizers()
+        optimisers: Any = super().configure_optimizers()
         groups = self.masked.parameter_groups()
-        if found is not None:
-            self._check_covered(found, [p for group in groups for p in group["params"]])
-        asked = {"generator": self._told.generator_lr, "log_z": self._told.log_z_lr}
-        own = {name: rate for name, rate in asked.items() if rate is not None}
-        if own and not isinstance(found, torch.optim.Optimizer):
+        if optimisers is not None:
+            self._check_covered(optimisers, [p for group in groups for p in group["params"]])
+        given = {"generator": self._masks.generator_lr, "log_z": self._masks.log_z_lr}
+        rates = {name: rate for name, rate in given.items() if rate is not None}
+        if rates and not isinstance(optimisers, torch.optim.Optimizer):
             raise TypeError(
-                f"{next(iter(own))}_lr needs a configure_optimizers that returns one optimiser and "
-                f"no schedule, this one returns {type(found).__name__}: leave the argument out "
-                f"and give your optimiser self.{self._told.path}.parameter_groups(lr=..., "
+                f"{next(iter(rates))}_lr needs a configure_optimizers that returns one optimiser "
+                f"and no schedule, this one returns {type(optimisers).__name__}: leave it out "
+                f"and give your optimiser self.{self._masks.network}.parameter_groups(lr=..., "
                 "generator_lr=..., log_z_lr=...)"
             )
         for group in groups:
-            if group["name"] in own:
-                _move(found, group["params"], own[group["name"]], group["name"])
-        return found
+            if group["name"] in rates:
+                _move(optimisers, group["params"], rates[group["name"]], group["name"])
+        return optimisers
 
     @property
-    def _told(self) -> _Masking:
+    def _masks(self) -> _Masking:
         if self._masking is None:
             raise ValueError(
                 f"{type(self).__name__} has no masks yet: call self.add_masks(...) in its __init__"
@@ -233,7 +233,7 @@ class MaskedMixin(lightning.LightningModule):
             given = {"batch_idx": index, "dataloader_idx": loader}
             taken = inspect.signature(own).parameters
             result = own(batch, **{name: given[name] for name in given if name in taken})
-        args, kwargs, y = apart(batch, self._told.unpack)
+        args, kwargs, y = apart(batch, self._masks.unpack)
         pred = self._draw(args, kwargs, index, loader)
         scores = {f"{part}/nll": -pred.log_prob(y).mean()}
         right = hits(pred.likelihood, pred.mean, y)
@@ -245,36 +245,35 @@ class MaskedMixin(lightning.LightningModule):
     def _draw(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int, loader: int
     ) -> Predictive:
-        told = self._told
         rank = self.global_rank if self._trainer is not None else 0
-        generator = random.generator(told.seed, "predict", loader, index, rank)
+        generator = random.generator(self._masks.seed, "predict", loader, index, rank)
         if self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
-        return self.masked.predict(*args, samples=told.samples, generator=generator, **kwargs)
+        samples = self._masks.samples
+        return self.masked.predict(*args, samples=samples, generator=generator, **kwargs)
 
-    def _check_covered(self, found: Any, needed: Iterable[nn.Parameter]) -> None:
+    def _check_covered(self, optimisers: Any, needed: Iterable[nn.Parameter]) -> None:
         covered = {
             id(parameter)
-            for optimiser in _optimisers(found)
+            for optimiser in _optimisers(optimisers)
             for group in optimiser.param_groups
             for parameter in group["params"]
         }
         if any(id(parameter) not in covered for parameter in needed if parameter.requires_grad):
             raise ValueError(
                 "configure_optimizers leaves out parameters of the masks: give it "
-                f"self.parameters(), self.{self._told.path}.parameters() or "
-                f"self.{self._told.path}.parameter_groups(lr=...)"
+                f"self.parameters(), self.{self._masks.network}.parameters() or "
+                f"self.{self._masks.network}.parameter_groups(lr=...)"
             )
 
 
 def _check_order(own: type) -> None:
-    """Raise if a class goes before the mix-in whose steps would then be taken instead of ours."""
-    before = takewhile(lambda each: each is not MaskedMixin, own.__mro__)
-    for each in before:
-        if not issubclass(each, MaskedMixin) and issubclass(each, lightning.LightningModule):
+    """Raise if a class comes before the mix-in, whose steps would then override ours."""
+    for base in takewhile(lambda kind: kind is not MaskedMixin, own.__mro__):
+        if not issubclass(base, MaskedMixin) and issubclass(base, lightning.LightningModule):
             raise TypeError(
-                f"MaskedMixin must come before {each.__name__}, whose steps would be taken instead "
-                f"of its own: class {own.__name__}(MaskedMixin, {each.__name__})"
+                f"MaskedMixin must come before {base.__name__}, whose steps would be taken instead "
+                f"of its own: class {own.__name__}(MaskedMixin, {base.__name__})"
             )
 
 
@@ -283,29 +282,29 @@ def _owner(module: nn.Module, path: Any) -> tuple[nn.Module, str]:
     if not isinstance(path, str):
         raise TypeError(f"network must be the name of an attribute, got {path!r}")
     before, _, name = path.rpartition(".")
-    names = [each for each, _ in module.named_modules() if each]
+    names = [submodule for submodule, _ in module.named_modules() if submodule]
     if path not in names:
         shown = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise ValueError(f"network must name a submodule, one of {shown or 'none'}, got {path!r}")
     return module.get_submodule(before), name
 
 
-def _optimisers(found: Any) -> list[torch.optim.Optimizer]:
+def _optimisers(returned: Any) -> list[torch.optim.Optimizer]:
     """All optimisers in what ``configure_optimizers`` may return."""
-    if isinstance(found, torch.optim.Optimizer):
-        return [found]
-    if isinstance(found, dict):
-        return _optimisers(found.get("optimizer"))
-    if isinstance(found, list | tuple):
-        return [optimiser for each in found for optimiser in _optimisers(each)]
+    if isinstance(returned, torch.optim.Optimizer):
+        return [returned]
+    if isinstance(returned, dict):
+        return _optimisers(returned.get("optimizer"))
+    if isinstance(returned, list | tuple):
+        return [optimiser for part in returned for optimiser in _optimisers(part)]
     return []
 
 
 def _move(
     optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter], rate: float, name: str
 ) -> None:
-    """Give parameters a group of their own, like the one they are in but for the rate."""
-    moved = {id(parameter) for parameter in parameters}
+    """Move parameters to a group of their own with another learning rate."""
+    moved = set(map(id, parameters))
     settings: dict[str, Any] = {}
     names: dict[int, str] = {}
     for group in optimiser.param_groups:
@@ -317,5 +316,6 @@ def _move(
             names |= dict(zip(map(id, group["params"]), group["param_names"], strict=True))
             group["param_names"] = list(compress(group["param_names"], stays))
         group["params"] = list(compress(group["params"], stays))
-    named = [(names.get(id(each), name), each) for each in parameters] if names else parameters
-    optimiser.add_param_group({**settings, "params": named, "lr": rate, "name": name})
+    named = [(names.get(id(tensor), name), tensor) for tensor in parameters]
+    group = {**settings, "params": named if names else parameters, "lr": rate, "name": name}
+    optimiser.add_param_group(group)

@@ -17,8 +17,9 @@ from gflowout.core import checks
 from gflowout.report import generic, tables
 from gflowout.runs import Run, records
 from gflowout.runs.work import current_name
-from gflowout.studies.framework import presets, summary
+from gflowout.studies.framework import summary
 from gflowout.studies.framework.content import Section, Table
+from gflowout.studies.framework.plan import presets_of
 from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
 
 Record = Mapping[str, Any]
@@ -201,7 +202,7 @@ def _part(name: str, study: Study | None, section: Section, own: Sequence[Record
         if isinstance(block, Table):
             tables.check(block)
     seeds = sorted({int(record["seed"]) for record in own})
-    known = [] if study is None else presets.of(study, own)
+    known = [] if study is None else presets_of(study, own)
     return Part(name, study, section, len(own), seeds, known)
 
 

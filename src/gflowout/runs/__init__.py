@@ -1,15 +1,13 @@
-"""Many runs: studies, engines that do their runs, and one record for each.
-
-Knows nothing of training, data or models: a run is a named piece of work. See ``docs/runs.md``.
-"""
+"""Many runs: studies, engines that do their runs, and one record for each; see docs/runs.md."""
 
 from __future__ import annotations
 
-from gflowout.runs.engines import Engine, Inline, Pool, Ray, engine
+from gflowout.runs.engines import Engine, Inline, Pool
 from gflowout.runs.locks import BusyError
+from gflowout.runs.ray import Ray
 from gflowout.runs.records import RecordWarning, frame, read
 from gflowout.runs.spec import Run, grid
-from gflowout.runs.study import Summary, run_study
+from gflowout.runs.study import Summary, engine, run_study
 from gflowout.runs.work import Context, Result
 
 __all__ = [

@@ -1,45 +1,47 @@
-"""A run in a process of its own, seen from outside: start it, hear from it, end it.
+"""A run in a process of its own: start it, watch it, end it; and what that process does.
 
 The process may crash, be killed, run too long or use too much memory: in each case there is a
-record that says so. Used by the engines on the machine that does the run.
+record that says so. The two sides talk through one socket, a JSON text per line: first the task,
+then progress, at last the record. The process ends at once when the other side does, so that no run
+outlives its study.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from gflowout.core import checks
-from gflowout.runs import records, worker
-from gflowout.runs.work import Report, Task, surroundings
+from gflowout.runs import records
+from gflowout.runs.work import Report, Task, execute
 
 LOG = "output.log"
 """File in a run's folder with what its last attempt printed."""
 
 _GRACE = 10.0  # seconds from a worker's record to its end
+_REPORTS = 0.1  # seconds between two reports of progress
 _TAIL = 64_000  # bytes of its output that a record of failure keeps; a crash lists all modules
-_BLOCK = 1 << 20
+_CHANNEL = 3  # number of the socket in a forked process
 _THREADS = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one attempt at a run may take.
+    """Time and memory that one attempt at a run may take.
 
     Args:
         seconds: Time, or ``None`` for no limit.
@@ -66,13 +68,9 @@ class _Process(Protocol):
 
 
 class Child:
-    """One attempt at a run, in a process of its own.
+    """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`.
 
-    Args:
-        task: What to do.
-        limits: What it may take.
-        start: ``"spawn"`` for a fresh interpreter, ``"fork"`` for a copy of this process: starts
-            in milliseconds, but must not be used where this process has threads or uses a GPU.
+    ``deaf``: the process has closed its side of the channel.
     """
 
     def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
@@ -80,7 +78,7 @@ class Child:
         self.channel, far = socket.socketpair()
         task.folder.mkdir(parents=True, exist_ok=True)
         self._started, self._clock = records.now(), time.monotonic()
-        self._heard, self._recorded, self._weighed = b"", 0.0, 0.0
+        self._unread, self._recorded, self._weighed = b"", 0.0, 0.0
         self._record: dict[str, Any] | None = None
         self.deaf = False
         with far, (task.folder / LOG).open("wb") as log:
@@ -88,18 +86,11 @@ class Child:
             self._process: _Process = launch(far, log.fileno(), task.threads)
         order = {"task": task.to_dict(), "path": [os.path.abspath(folder) for folder in sys.path]}
         with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
-            self.channel.sendall(json.dumps(order).encode() + b"\n")
+            _send(self.channel, order)
         self.channel.setblocking(False)
 
     def poll(self, progress: Report) -> dict[str, Any] | None:
-        """Hear what is new, without waiting.
-
-        Args:
-            progress: Is told how far the run is.
-
-        Returns:
-            The record, once the process has ended for whatever reason.
-        """
+        """Read news without waiting; returns the record once the process has ended."""
         code = self._process.poll()
         self._listen(progress)
         now = time.monotonic()
@@ -109,21 +100,21 @@ class Child:
                 return None
             return self._close(self._record)
         if code is not None:
-            return self._close(self._failure("died", _reason(code)))
+            return self._fail("died", _reason(code))
         seconds, memory = self.limits.seconds, self.limits.memory_gb
         if seconds is not None and now - self._clock > seconds:
-            return self._close(self._failure("time limit", f"killed after {seconds:g} seconds"))
+            return self._fail("time limit", f"killed after {seconds:g} seconds")
         if memory is not None and now - self._weighed > 0.5:
             self._weighed = now
             used = _memory(self._process.pid)
             if used > memory:
-                why = f"killed: used {used:.2f} GiB of memory, the limit is {memory:g}"
-                return self._close(self._failure("memory limit", why))
+                message = f"killed: used {used:.2f} GiB of memory, the limit is {memory:g}"
+                return self._fail("memory limit", message)
         return None
 
     @property
     def ending(self) -> bool:
-        """Whether it has told its record, or nothing more will be heard of it."""
+        """Whether it has sent its record, or cannot send any more."""
         return self.deaf or self._record is not None
 
     def kill(self) -> None:
@@ -133,12 +124,12 @@ class Child:
     def _listen(self, progress: Report) -> None:
         with contextlib.suppress(BlockingIOError):
             try:
-                while block := self.channel.recv(_BLOCK):
-                    self._heard += block
+                while block := self.channel.recv(1 << 20):
+                    self._unread += block
                 self.deaf = True
             except ConnectionError:
                 self.deaf = True
-        *lines, self._heard = self._heard.split(b"\n")
+        *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             message = json.loads(line)
             if "record" in message:
@@ -160,16 +151,9 @@ class Child:
             record["error"]["output"] = self._output()
         return record
 
-    def _failure(self, kind: str, why: str) -> dict[str, Any]:
-        return records.build(
-            self.task.run,
-            work=self.task.work,
-            attempt=self.task.attempt,
-            started=self._started,
-            seconds=time.monotonic() - self._clock,
-            environment=surroundings(self.task.work, self.task.threads),
-            error={"kind": kind, "message": why, "traceback": None, "output": None},
-        )
+    def _fail(self, kind: str, message: str) -> dict[str, Any] | None:
+        seconds, error = time.monotonic() - self._clock, records.error(kind, message)
+        return self._close(self.task.record(self._started, seconds, error=error))
 
     def _output(self) -> str | None:
         try:
@@ -184,14 +168,7 @@ class Child:
 def supervise(
     task: Task, limits: Limits, progress: Report, *, pause: float = 0.1
 ) -> dict[str, Any]:
-    """Do one run in a process of its own and wait for its record.
-
-    Args:
-        task: What to do.
-        limits: What it may take.
-        progress: Is told how far it is.
-        pause: Seconds between two looks at it.
-    """
+    """Do one run in a process of its own and wait for its record."""
     child = Child(task, limits)
     try:
         while (record := child.poll(progress)) is None:
@@ -203,9 +180,9 @@ def supervise(
 
 
 def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
-    start = f"import socket, {worker.__name__} as worker\nworker.main(socket.socket(fileno={{}}))"
+    start = f"import socket, {__name__} as child\nchild.main(socket.socket(fileno={far.fileno()}))"
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", start.format(far.fileno())],
+        [sys.executable, "-P", "-c", start],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -235,7 +212,7 @@ def _fork(far: socket.socket, log: int, threads: int) -> _Process:
     try:
         _become(far, log)
         os.environ.update(dict.fromkeys(_THREADS, str(threads)))
-        worker.main(socket.socket(fileno=_CHANNEL))
+        main(socket.socket(fileno=_CHANNEL))
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -246,24 +223,21 @@ def _fork(far: socket.socket, log: int, threads: int) -> _Process:
         os._exit(code)
 
 
-_CHANNEL = 3
-
-
 def _become(far: socket.socket, log: int) -> None:
-    """Leave behind what belongs to the process this one is a copy of.
+    """Let go of what belongs to the process this one is a copy of.
 
-    Its sockets and locks above all: they must end with it, and a copy would keep them alive.
+    Above all its sockets and locks: they must end with it, and a copy would keep them alive.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing, channel, output = os.open(os.devnull, os.O_RDONLY), far.detach(), os.dup(log)
-    kept = [(nothing, 0), (output, 1), (output, 2), (channel, _CHANNEL)]
-    # Numbers above all in use, so that no copy overwrites one that is still to be copied.
-    above = max(nothing, channel, output, _CHANNEL) + 1
-    for offset, (source, _) in enumerate(kept):
-        os.dup2(source, above + offset)
-    for offset, (_, number) in enumerate(kept):
-        os.dup2(above + offset, number)
+    sources = [nothing, output, output, channel]  # of the numbers 0, 1, 2 and _CHANNEL
+    # First to numbers above all in use, so that no copy overwrites one that is still to be copied.
+    above = max(*sources, _CHANNEL) + 1
+    for number, source in enumerate(sources):
+        os.dup2(source, above + number)
+    for number in range(len(sources)):
+        os.dup2(above + number, number)
     for number in [int(name) for name in os.listdir("/dev/fd")]:
         if number > _CHANNEL:
             with contextlib.suppress(OSError):
@@ -271,6 +245,41 @@ def _become(far: socket.socket, log: int) -> None:
     # Python's own streams may be something else, as they are under a test runner.
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+
+
+def main(channel: socket.socket) -> None:
+    """In the process of the run: do the task that comes through the channel."""
+    faulthandler.disable()  # in a fork it may be on already, its handlers replaced by others
+    faulthandler.enable()
+    channel.set_inheritable(False)
+    reader = channel.makefile("r", encoding="utf-8")
+    order = json.loads(reader.readline())
+    threading.Thread(target=_end_with_driver, args=[channel], daemon=True).start()
+    sys.path[:] = order["path"]
+    last = 0.0
+
+    def progress(step: int, steps: int, message: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _REPORTS:
+            last = time.monotonic()
+            _send(channel, {"progress": [int(step), int(steps), str(message)]})
+
+    _send(channel, {"record": execute(Task.from_dict(order["task"]), progress)})
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _end_with_driver(channel: socket.socket) -> None:
+    try:
+        while channel.recv(1024):
+            pass
+    except OSError:
+        pass
+    finally:
+        # The whole group: what this run has started ends with it.
+        os.killpg(0, signal.SIGKILL)
 
 
 def _reason(code: int) -> str:

@@ -1,45 +1,26 @@
 """Where and with what a run is done: package versions, commit of the code, machine class.
 
-No host name, user name or path: records are meant to be shared. Knows nothing of runs.
+No host name, user name or path: records are meant to be shared.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "gflowout",
-    "torch",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pillow",
-    "lightning",
-    "torchmetrics",
-    "scikit-learn",
-    "optuna",
-    "ray",
-)
+    "gflowout", "torch", "numpy", "scipy", "pandas", "pillow", "lightning", "torchmetrics",
+    "scikit-learn", "optuna", "ray",
+)  # fmt: skip
 """Packages whose versions a record names, if they are installed."""
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def versions() -> dict[str, str]:
@@ -52,31 +33,39 @@ def versions() -> dict[str, str]:
     return dict(_versions())
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
+
+
 def commit(file: Path | None) -> dict[str, Any] | None:
     """Commit of the working tree that a source file is part of.
-
-    Args:
-        file: The source file, or ``None`` if there is none.
 
     Returns:
         ``{"id": ..., "dirty": ...}``, or ``None`` where there is no git, no working tree or the
         tree ignores the file (as it does with installed packages). Dirty means that tracked files
         have changes.
     """
-    if file is None or shutil.which("git") is None:
+    if file is None:
         return None
-    here = file.resolve().parent
-    head = _git(here, "rev-parse", "HEAD")
-    if head is None or _git(here, "check-ignore", "-q", str(file.resolve())) is not None:
+    file = file.resolve()
+    git = ("git", "--no-optional-locks", "-C", str(file.parent))
+    head = _output(*git, "rev-parse", "HEAD")
+    if head is None or _output(*git, "check-ignore", "-q", str(file)) is not None:
         return None
-    changes = _git(here, "status", "--porcelain", "--untracked-files=no")
+    changes = _output(*git, "status", "--porcelain", "--untracked-files=no")
     return {"id": head, "dirty": changes is None or bool(changes)}
 
 
-def _git(folder: Path, *command: str) -> str | None:
+def _output(*command: str) -> str | None:
+    """What a program prints; ``None`` if there is none, or it fails."""
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *command],
+            command,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -88,17 +77,6 @@ def _git(folder: Path, *command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-@functools.cache
-def _machine() -> dict[str, Any]:
-    return {
-        "cpu": _cpu(),
-        "cores": cores(),
-        "memory_gb": _memory(),
-        "gpus": _gpus(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
 def machine() -> dict[str, Any]:
     """Class of the machine: processor, cores, memory, GPUs, system.
 
@@ -106,8 +84,20 @@ def machine() -> dict[str, Any]:
         >>> sorted(machine())
         ['cores', 'cpu', 'gpus', 'memory_gb', 'system']
     """
-    found = _machine()
-    return {**found, "gpus": list(found["gpus"])}
+    return copy.deepcopy(_machine())
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    # Asking CUDA itself would take memory on every card and make later forks unsafe.
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return {
+        "cpu": _cpu(),
+        "cores": cores(),
+        "memory_gb": _memory(),
+        "gpus": (gpus or "").splitlines(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def cores() -> int:
@@ -119,9 +109,9 @@ def cores() -> int:
 def _cpu() -> str:
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
+        model = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if model:
+            return model[1].strip()
     return platform.processor() or platform.machine()
 
 
@@ -131,21 +121,3 @@ def _memory() -> float | None:
     except (AttributeError, ValueError, OSError):
         return None
     return round(size / 2**30, 1)
-
-
-def _gpus() -> list[str]:
-    # Asking CUDA itself would take memory on every card and spoil later forks.
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return listed.stdout.strip().splitlines() if listed.returncode == 0 else []

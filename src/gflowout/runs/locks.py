@@ -1,4 +1,4 @@
-"""Locks that end with their process, however it ends. Knows nothing of runs."""
+"""Locks that end with their process, however it ends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-_MOMENT = 1.0
-"""Seconds for which a lock is asked for again: a copy of a process that was killed just now and has
-not come to close what it copied, lets go of it then."""
+_RETRY = 1.0
+"""Seconds for which a lock is tried again: a fork of a process that was just killed still holds its
+locks until it has closed the files it inherited."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -26,8 +26,8 @@ class BusyError(RuntimeError):
         ...         with hold(Path(folder) / "lock"):
         ...             pass
         ...     except BusyError:
-        ...         print("somebody works here")
-        somebody works here
+        ...         print("locked by another process")
+        locked by another process
     """
 
 
@@ -54,7 +54,7 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
             if error.errno not in _NO_LOCKS:
                 raise
             message = (
-                f"{path.parent}: this file system has no locks; see to it that no two work here"
+                f"{path.parent}: this file system has no locks; let only one process work here"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         os.ftruncate(handle, 0)
@@ -67,7 +67,7 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
 def _take(handle: int, wait: bool) -> None:
     import fcntl  # not on Windows, where the rest of the package must still import
 
-    end = time.monotonic() + _MOMENT
+    end = time.monotonic() + _RETRY
     while True:
         try:
             return fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,4 +1,4 @@
-"""Records of runs: one file each, written once, whole or not at all. Knows nothing of engines.
+"""Records of runs: one file each, written once, whole or not at all.
 
 ``<id>.json`` is the record of a run that is done, ``<id>.failed-<attempt>.json`` of an attempt
 that failed. A record has a checksum over all the rest of it, so that damage is seen. Several
@@ -48,11 +48,11 @@ class RecordWarning(UserWarning):
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = (Path(folder) / "half.json").write_text("{")
-        ...     with warnings.catch_warnings(record=True) as found:
+        ...     with warnings.catch_warnings(record=True) as shown:
         ...         warnings.simplefilter("always")
         ...         read(folder)
         []
-        >>> [each.category.__name__ for each in found]
+        >>> [warning.category.__name__ for warning in shown]
         ['RecordWarning']
     """
 
@@ -71,14 +71,14 @@ def build(
     """The content of a record, without its checksum.
 
     Args:
-        run: What was to be done.
+        run: The run.
         work: Name of the function that did it.
         attempt: Number of the attempt, from 1.
-        started: When, in UTC.
+        started: In UTC.
         seconds: How long it took.
         environment: ``versions``, ``commit``, ``machine`` and ``threads``.
-        result: What the function returned, if it did.
-        error: What went wrong: ``kind``, ``message``, ``traceback``, ``output``; else ``None``.
+        result: What the function returned; ``None`` if it failed.
+        error: From :func:`error`; ``None`` if it succeeded.
     """
     result = {} if result is None else result
     return {
@@ -102,6 +102,11 @@ def build(
     }
 
 
+def error(kind: str, message: str, traceback: str | None = None) -> dict[str, Any]:
+    """Why an attempt failed, as a record has it; the end of its output is added later."""
+    return {"kind": kind, "message": message, "traceback": traceback, "output": None}
+
+
 def now() -> datetime:
     """This moment, in UTC."""
     return datetime.now(UTC)
@@ -114,11 +119,7 @@ def filename(record: Mapping[str, Any]) -> str:
 
 
 def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
-    """Add a record to a folder; it is there whole and for good when this returns.
-
-    Args:
-        folder: Where records are; made if missing.
-        record: From :func:`build`.
+    """Add a record to a folder, which is made if missing; it is on disk when this returns.
 
     Returns:
         Whether it was written: ``False`` if there is one of that name already, which stays.
@@ -141,8 +142,8 @@ def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
 
 def to_text(record: Mapping[str, Any]) -> str:
     """The text of a record: JSON, one line per key, the checksum last."""
-    body, found = pack(plain("record", record))
-    body["nonfinite"] = found
+    body, nonfinite = pack(plain("record", record))
+    body["nonfinite"] = nonfinite
     body["sha256"] = _checksum(body)
     lines = (f"{json.dumps(key)}: {json.dumps(part)}" for key, part in body.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -152,7 +153,7 @@ def from_text(text: str) -> dict[str, Any]:
     """The record of a text.
 
     Raises:
-        ValueError: If the text is not a whole, undamaged record of a format known here.
+        ValueError: If the text is not a complete, undamaged record of this format.
     """
     body = json.loads(text)
     if not isinstance(body, dict) or "sha256" not in body or "format" not in body:
@@ -161,8 +162,7 @@ def from_text(text: str) -> dict[str, Any]:
         raise ValueError("checksum is wrong")
     if body["format"] != FORMAT:
         raise ValueError(f"format {body['format']} is not known here, only {FORMAT}")
-    found = body.pop("nonfinite")
-    record: dict[str, Any] = unpack(body, found)
+    record: dict[str, Any] = unpack(body, body.pop("nonfinite"))
     return record
 
 
@@ -209,11 +209,7 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
 
 
 def must_be_folder(folder: str | Path) -> None:
-    """Refuse what is no folder.
-
-    Raises:
-        FileNotFoundError: If there is none, or a file in its place.
-    """
+    """Raise ``FileNotFoundError`` if there is no such folder, or a file in its place."""
     if not Path(folder).is_dir():
         fault = "not a folder, but a file" if Path(folder).exists() else "no such folder"
         raise FileNotFoundError(f"{folder}: {fault}")
@@ -221,9 +217,6 @@ def must_be_folder(folder: str | Path) -> None:
 
 def damaged(folder: str | Path) -> list[str]:
     """Names of the JSON files of a folder that are not whole records.
-
-    Args:
-        folder: Where records are.
 
     Examples:
         >>> import tempfile
@@ -265,14 +258,14 @@ def failures(folder: str | Path) -> dict[str, int]:
     """For each run with records of failure the number of its last attempt."""
     attempts: dict[str, int] = {}
     for path in _files(folder) if Path(folder).is_dir() else ():
-        found = _NAME.fullmatch(path.name)
-        if found and found["attempt"]:
-            attempts[found["id"]] = max(attempts.get(found["id"], 0), int(found["attempt"]))
+        name = _NAME.fullmatch(path.name)
+        if name and name["attempt"]:
+            attempts[name["id"]] = max(attempts.get(name["id"], 0), int(name["attempt"]))
     return attempts
 
 
 def clean(folder: str | Path) -> None:
-    """Remove what writers that were killed left half-written."""
+    """Remove half-written files of processes that were killed."""
     for half in Path(folder).glob(f"{_HALF}*"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - half.stat().st_mtime > _OLD:

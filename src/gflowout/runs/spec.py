@@ -1,10 +1,9 @@
-"""What a run is: a study, a method, data, a seed and options. Knows nothing of how it is done."""
+"""What a run is: a study, a method, data, a seed and options."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,8 +28,8 @@ class Run:
         method: Name of the method.
         data: Name of the data set.
         seed: Seed of everything random.
-        options: Whatever else tells this run from others, as JSON values. Copied and frozen:
-            lists become tuples.
+        options: Whatever else distinguishes this run from others, as JSON values. Copied and
+            frozen: lists become tuples.
 
     Examples:
         >>> run = Run("robustness", "gflowout", "mnist", 0, {"epochs": 3})
@@ -59,11 +58,8 @@ class Run:
         if not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict, got {self.options!r}")
         options = plain("options", self.options)
-        _, missing = pack(options)
-        if missing:
-            raise ValueError(
-                f"options must be finite, got {missing[0]['was']} at {missing[0]['at']}"
-            )
+        for number in pack(options)[1]:
+            raise ValueError(f"options must be finite, got {number['was']} at {number['at']}")
         object.__setattr__(self, "options", _frozen(options))
         object.__setattr__(self, "_text", canonical(self.to_dict()))
 
@@ -128,23 +124,18 @@ def grid(
     options = {} if options is None else options
     if not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict of lists, got {options!r}")
-    lists: dict[str, list[Any]] = {}
-    given = {"methods": methods, "data": data, "seeds": seeds}
-    for name, values in [*given.items(), *((f"options.{key}", options[key]) for key in options)]:
+    axes: dict[str, Iterable[Any]] = {"seeds": seeds, "data": data, "methods": methods}
+    axes |= {f"options.{key}": values for key, values in options.items()}
+    for name, values in axes.items():
         if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
             raise TypeError(f"{name} must be a list, got {values!r}")
-        lists[name] = list(values)
-        if not lists[name]:
+        axes[name] = list(values)
+        if not axes[name]:
             raise ValueError(f"{name} must not be empty")
-    runs = [
+    return [
         Run(study, method, source, seed, dict(zip(options, values, strict=True)))
-        for seed in lists["seeds"]
-        for source in lists["data"]
-        for method in lists["methods"]
-        for values in itertools.product(*(lists[f"options.{key}"] for key in options))
+        for seed, source, method, *values in itertools.product(*axes.values())
     ]
-    assert len(runs) == math.prod(len(values) for values in lists.values())
-    return runs
 
 
 def _slug(name: str) -> str:

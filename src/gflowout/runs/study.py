@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.text import counted, duration
-from gflowout.runs import engines, locks, records
+from gflowout.runs import locks, records
 from gflowout.runs.child import Limits
-from gflowout.runs.engines import Ended, Engine, Event
+from gflowout.runs.engines import Ended, Engine, Event, Inline, Pool
+from gflowout.runs.ray import Ray
 from gflowout.runs.spec import Run
 from gflowout.runs.table import Tally, display
 from gflowout.runs.work import Task, resolve
@@ -21,10 +23,58 @@ from gflowout.runs.work import Task, resolve
 SCRATCH = ".scratch"
 """Folder among the records in which runs have their own folders."""
 
+ENGINES: dict[str, type[Engine]] = {"inline": Inline, "pool": Pool, "ray": Ray}
+"""Engines by name."""
+
+
+def engine(name: str, **options: Any) -> Engine:
+    """An engine by its name.
+
+    Args:
+        name: ``"inline"``, ``"pool"`` or ``"ray"``.
+        options: Arguments of its class.
+
+    Examples:
+        >>> engine("pool", jobs=2)
+        Pool(jobs=2, start='spawn')
+        >>> engine("pol")
+        Traceback (most recent call last):
+            ...
+        ValueError: engine must be one of 'inline', 'pool', 'ray', got 'pol'; did you mean 'pool'?
+    """
+    return ENGINES[checks.choice("engine", name, ENGINES)](**options)
+
+
+def as_engine(name: str | Engine) -> Engine:
+    """The engine itself, also if only its name is given."""
+    chosen = engine(name) if isinstance(name, str) else name
+    if not isinstance(chosen, Engine):
+        raise TypeError(f"engine must be a name or an Engine, got {chosen!r}")
+    return chosen
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How runs are done, whatever they are: the keyword arguments of :func:`run_study`."""
+
+    engine: Engine
+    retries: int = 1
+    time_limit: float | None = None
+    memory_limit: float | None = None
+    progress: bool = True
+    scratch: str | Path | None = None
+    keep_scratch: bool = False
+
+    def __post_init__(self) -> None:
+        checks.integer("retries", self.retries, low=0)
+        for name in ("time_limit", "memory_limit"):
+            if getattr(self, name) is not None:
+                checks.number(name, getattr(self, name), low=0, open_low=True)
+
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of a study.
+    """How a study ended.
 
     Args:
         total: Its runs.
@@ -71,21 +121,21 @@ def run_study(
     scratch: str | Path | None = None,
     keep_scratch: bool = False,
 ) -> Summary:
-    """Do what is missing of a study.
+    """Do those runs of a study that have no record of success yet.
 
-    A run that has a record of success is skipped; one that failed is tried again. Stop it as you
-    like, also with ``kill -9``, and start it again: nothing is lost but the work of the runs that
-    were under way, and not even that if they keep checkpoints in their folders.
+    A run that failed before is tried again. Stop a study at any time, also with ``kill -9``, and
+    start it again: nothing is lost but the work of the runs that were under way, and not even that
+    if they keep checkpoints in their folders.
 
     Args:
         runs: The runs of the study.
         work: The function that does one, ``"package.module:function"``.
-        folder: Where records are and will be. One study at a time may write to it.
+        folder: Folder of the records. One study at a time may write to it.
         engine: ``"inline"``, ``"pool"``, ``"ray"``, or an engine with options of its own.
         retries: How often a run that fails is tried again now.
         time_limit: Seconds after which an attempt is stopped and counts as failed.
-        memory_limit: GiB of memory beyond which it is; Linux, not inline.
-        progress: Show how it goes, on standard error.
+        memory_limit: Stop an attempt that uses more than this many GiB; Linux, not inline.
+        progress: Show progress on standard error.
         scratch: Where runs have their own folders; by default inside ``folder``. With Ray on
             several machines it should be on a file system they share.
         keep_scratch: Keep the folder of a run when it is done.
@@ -109,57 +159,54 @@ def run_study(
         ...         runs, "doctest_work:square", Path(folder) / "records", engine="inline",
         ...         progress=False,
         ...     )
-        ...     squares = [each["metrics"]["square"] for each in read(Path(folder) / "records")]
+        ...     squares = [done["metrics"]["square"] for done in read(Path(folder) / "records")]
         ...     sys.path.remove(folder)
         >>> summary.done, sorted(squares)
         (3, [0, 1, 4])
     """
+    options = RunOptions(
+        as_engine(engine), retries, time_limit, memory_limit, progress, scratch, keep_scratch
+    )
+    return do_runs(runs, work, folder, options)
+
+
+def do_runs(runs: Iterable[Run], work: str, folder: str | Path, options: RunOptions) -> Summary:
+    """As :func:`run_study`, with the options in one object."""
     runs = _unique(runs)
     resolve(work)
-    if isinstance(engine, str):
-        engine = engines.engine(engine)
-    if not isinstance(engine, Engine):
-        raise TypeError(f"engine must be a name or an Engine, got {engine!r}")
-    limits = Limits(
-        None
-        if time_limit is None
-        else checks.number("time_limit", time_limit, low=0, open_low=True),
-        None
-        if memory_limit is None
-        else checks.number("memory_limit", memory_limit, low=0, open_low=True),
-    )
+    limits = Limits(options.time_limit, options.memory_limit)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    base = (folder / SCRATCH if scratch is None else Path(scratch)).resolve()
+    scratch = (folder / SCRATCH if options.scratch is None else Path(options.scratch)).resolve()
     clock = time.monotonic()
     with locks.hold(folder / ".lock", doing="another study is at work in this folder"):
         records.clean(folder)
         finished, attempts = records.finished(folder), records.failures(folder)
         tasks = [
-            Task(work, run, base / run.id, attempts.get(run.id, 0) + 1)
+            Task(work, run, scratch / run.id, attempts.get(run.id, 0) + 1)
             for run in runs
             if run.id not in finished
         ]
-        if not keep_scratch:
-            for run in runs:  # killed between the record and this
+        if not options.keep_scratch:
+            for run in runs:  # a study may be killed after it wrote a record and before it did this
                 if run.id in finished:
-                    shutil.rmtree(base / run.id, ignore_errors=True)
+                    shutil.rmtree(scratch / run.id, ignore_errors=True)
         tally = Tally(len(runs), len(runs) - len(tasks))
         try:
-            with display(tally, progress) as shown:
+            with display(tally, options.progress) as shown:
 
                 def listen(event: Event) -> None:
                     if isinstance(event, Ended):
                         records.write(folder, event.record)
-                        if not event.failed and not keep_scratch:
+                        if not event.failed and not options.keep_scratch:
                             shutil.rmtree(event.task.folder, ignore_errors=True)
                     shown.hear(event)
 
-                engine.map(tasks, listen, retries=retries, limits=limits)
+                options.engine.map(tasks, listen, retries=options.retries, limits=limits)
         except KeyboardInterrupt:
             # It may have come between a record and the tally: what is on disk counts.
-            there = records.finished(folder)
-            tally.done = sum(task.run.id in there for task in tasks)
+            finished = records.finished(folder)
+            tally.done = sum(task.run.id in finished for task in tasks)
             print(
                 f"\nstopped: {tally.line(ended=True)}. Records are in {folder}; "
                 "start the same study again to do the rest.",
@@ -172,11 +219,11 @@ def run_study(
 
 
 def _unique(runs: Iterable[Run]) -> list[Run]:
-    """The runs, each once; two different ones with one name cannot be told apart on disk."""
-    known: dict[str, Run] = {}
+    """The runs, each once; two different runs must not have the same id."""
+    unique: dict[str, Run] = {}
     for run in runs:
         if not isinstance(run, Run):
             raise TypeError(f"runs must be a list of Run, got {run!r}")
-        if known.setdefault(run.id, run) != run:
+        if unique.setdefault(run.id, run) != run:
             raise ValueError(f"runs must have different ids, got {run.id} twice; rename one")
-    return list(known.values())
+    return list(unique.values())

@@ -1,4 +1,4 @@
-"""What a study shows while it runs: a live table, or a line per run where there is no terminal."""
+"""Progress of a study: a live table in a terminal, a line per run elsewhere."""
 
 from __future__ import annotations
 
@@ -28,12 +28,7 @@ class _Row:
 
 @dataclass
 class Tally:
-    """How a study stands. Hears events; draws nothing.
-
-    Args:
-        total: Runs of the study.
-        skipped: Those that were done before.
-    """
+    """Counts and times of a study, from its events. ``skipped``: runs that were done before."""
 
     total: int
     skipped: int
@@ -49,7 +44,7 @@ class Tally:
         return self.total - self.skipped - self.done - len(self.failed)
 
     def hear(self, event: Event) -> None:
-        """Take an event into account."""
+        """Count an event."""
         if isinstance(event, Started):
             self.rows[event.task.run.id] = _Row(event.task.attempt, time.monotonic())
         elif isinstance(event, Progress) and event.task.run.id in self.rows:
@@ -66,9 +61,9 @@ class Tally:
                 self.failed[event.task.run.id] = event.record["error"]["message"]
 
     def remaining(self) -> float | None:
-        """Seconds until the end, if those left take as long as those finished; or ``None``.
+        """Seconds until the end, if the runs left take as long as the mean of those finished.
 
-        Nobody knows when those that run now have all taken longer than that.
+        ``None`` if there is no such mean, or those that run now have all taken longer than it.
         """
         if not self.spent or not self.left:
             return None
@@ -78,11 +73,7 @@ class Tally:
         return ahead / max(1, len(self.rows)) if ahead > 0 else None
 
     def line(self, ended: bool = False) -> str:
-        """One line that says how it stands.
-
-        Args:
-            ended: Whether nothing runs any more, so that there is no time to go.
-        """
+        """The counts in one line; no estimate of the time left if the study has ended."""
         parts = [f"{self.skipped + self.done} of {self.total} done"]
         if self.skipped:
             parts.append(f"{self.skipped} of them before")
@@ -112,7 +103,7 @@ class Lines:
         return None
 
     def hear(self, event: Event) -> None:
-        """Take an event into account and show it."""
+        """Count an event and show it."""
         self.tally.hear(event)
         if isinstance(event, Ended):
             self._write(f"{verdict(event)} [{self.tally.line()}]")
@@ -140,7 +131,7 @@ class Live:
         self._live.stop()
 
     def hear(self, event: Event) -> None:
-        """Take an event into account and show it."""
+        """Count an event and show it."""
         self.tally.hear(event)
         if isinstance(event, Ended) and (event.failed or event.again):
             self._console.print(verdict(event), style="red", markup=False, highlight=False)
@@ -172,14 +163,14 @@ class Live:
 
 
 def display(tally: Tally, progress: bool) -> Lines | Live:
-    """What suits the place where standard error goes."""
+    """Choose a live table for a terminal, plain lines otherwise."""
     if not progress:
         return Lines(tally, lambda text: None)
     if sys.stderr.isatty():
         try:
             return Live(tally)
         except MissingExtraError:
-            pass  # a study need not wait for a nicer picture
+            pass  # plain lines need no extra
     return Lines(tally)
 
 

@@ -1,4 +1,4 @@
-"""Plain JSON values: what options, metrics and records are made of. Knows nothing of runs.
+"""Plain JSON values: what options, metrics and records are made of.
 
 JSON has no NaN and no infinity. :func:`pack` puts ``null`` in their place and lists them by
 where they stood; :func:`unpack` puts them back.
@@ -21,12 +21,8 @@ def plain(name: str, value: Any) -> Any:
 
     Tuples become lists; numbers of NumPy and tensors of one number become Python's.
 
-    Args:
-        name: Where the value stands, for the message.
-        value: The value.
-
     Raises:
-        TypeError: If some part of it has no place in JSON; the message names that part.
+        TypeError: If JSON has no such value; the message starts with ``name`` and the path in it.
 
     Examples:
         >>> plain("options", {"sizes": (300, 100), "rate": 0.5})
@@ -74,18 +70,18 @@ def pack(value: Any) -> tuple[Any, list[dict[str, str]]]:
     """Replace NaN and infinities by ``None``.
 
     Returns:
-        The value without them, and a list that says of each where it was (a JSON pointer) and what:
-        ``"nan"``, ``"inf"`` or ``"-inf"``.
+        The value without them, and for each where it was (a JSON pointer) and what: ``"nan"``,
+        ``"inf"`` or ``"-inf"``.
 
     Examples:
         >>> pack({"loss": [0.5, float("nan")]})
         ({'loss': [0.5, None]}, [{'at': '/loss/1', 'was': 'nan'}])
     """
-    found: list[dict[str, str]] = []
+    nonfinite: list[dict[str, str]] = []
 
     def walk(part: Any, place: str) -> Any:
         if isinstance(part, float) and not math.isfinite(part):
-            found.append({"at": place, "was": str(part)})
+            nonfinite.append({"at": place, "was": str(part)})
             return None
         if isinstance(part, dict):
             return {key: walk(below, f"{place}/{_escape(key)}") for key, below in part.items()}
@@ -93,18 +89,20 @@ def pack(value: Any) -> tuple[Any, list[dict[str, str]]]:
             return [walk(below, f"{place}/{index}") for index, below in enumerate(part)]
         return part
 
-    return walk(value, ""), found
+    return walk(value, ""), nonfinite
 
 
-def unpack(value: Any, found: Iterable[Mapping[str, str]]) -> Any:
+def unpack(value: Any, nonfinite: Iterable[Mapping[str, str]]) -> Any:
     """Put back, in place, what :func:`pack` took out.
 
     Examples:
         >>> unpack(*pack({"nll": [1.0, float("-inf")]}))
         {'nll': [1.0, -inf]}
     """
-    for entry in found:
-        *above, last = [_unescape(key) for key in entry["at"].split("/")[1:]]
+    for entry in nonfinite:
+        # In this order: "~01" stands for "~1".
+        keys = [key.replace("~1", "/").replace("~0", "~") for key in entry["at"].split("/")[1:]]
+        *above, last = keys
         part = value
         for key in above:
             part = part[int(key)] if isinstance(part, list) else part[key]
@@ -114,7 +112,3 @@ def unpack(value: Any, found: Iterable[Mapping[str, str]]) -> Any:
 
 def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
-
-
-def _unescape(key: str) -> str:
-    return key.replace("~1", "/").replace("~0", "~")

@@ -1,11 +1,9 @@
-"""One run, done here and now: call its function, time it, keep its traceback, make its record.
+"""Do one run in this process: call its function, time it, and make its record.
 
 A run's function has two arguments and is named ``"package.module:function"``::
 
     def work(run: Run, context: Context) -> Result:
         return {"metrics": {"accuracy": 0.9}}
-
-Knows nothing of processes, engines or files of records.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -34,8 +33,8 @@ Report = Callable[[int, int, str], None]
 class Result(TypedDict):
     """What a run's function returns.
 
-    ``metrics``: final figures by name. ``epochs``: a dict per epoch. ``data``: checksums of the
-    data that were used, by name. NaN and infinities are good.
+    ``metrics``: final numbers by name. ``epochs``: a dict per epoch. ``data``: checksums of the
+    data that were used, by name. NaN and infinities are allowed.
 
     Examples:
         >>> result: Result = {"metrics": {"accuracy": 0.9}, "epochs": [{"loss": 0.5}]}
@@ -57,7 +56,7 @@ class Context:
     Args:
         folder: A folder for this run alone, for checkpoints. A second attempt, or the next start
             of the study, finds there what the first one left.
-        progress: Tells how far the run is: ``progress(step, steps, message)``. Cheap; call it as
+        progress: Reports how far the run is: ``progress(step, steps, message)``. Cheap; call it as
             often as you like.
         attempt: Number of this attempt, from 1.
 
@@ -75,7 +74,7 @@ Function = Callable[[Run, Context], Result]
 
 @dataclass(frozen=True)
 class Task:
-    """One attempt at a run: what an engine hands to whoever does it."""
+    """One attempt at a run, as an engine hands it to the process that does it."""
 
     work: str
     run: Run
@@ -99,12 +98,33 @@ class Task:
         run, folder = Run.from_dict(values["run"]), Path(values["folder"])
         return cls(values["work"], run, folder, values["attempt"], values["threads"])
 
+    def record(
+        self,
+        started: datetime,
+        seconds: float,
+        *,
+        environment: Mapping[str, Any] | None = None,
+        result: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The record of this attempt; the environment is that of this process unless given."""
+        return records.build(
+            self.run,
+            work=self.work,
+            attempt=self.attempt,
+            started=started,
+            seconds=seconds,
+            environment=environment or surroundings(self.work, self.threads),
+            result=result,
+            error=error,
+        )
+
 
 _MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflowout.studies."}
 
 
 def current_name(work: str) -> str:
-    """The name of a work function today, also if records or plans have an earlier one.
+    """The current name of a work function, also if records or plans have an earlier one.
 
     Examples:
         >>> current_name("gflowout.experiments.cost:work")
@@ -117,10 +137,7 @@ def current_name(work: str) -> str:
 
 
 def resolve(work: str) -> Function:
-    """The function of a name.
-
-    Args:
-        work: ``"package.module:function"``.
+    """The function named ``"package.module:function"``.
 
     Raises:
         ValueError: If there is none; an error while its module is imported passes through.
@@ -132,31 +149,30 @@ def resolve(work: str) -> Function:
         ValueError: work must name a function as 'package.module:function', got
         'gflowout.runs.work:resolv': no such name in gflowout.runs.work; did you mean 'resolve'?
     """
-    takes = "work must name a function as 'package.module:function', got"
+    wrong = f"work must name a function as 'package.module:function', got {work!r}"
     if not isinstance(work, str) or work.count(":") != 1:
-        raise ValueError(f"{takes} {work!r}")
+        raise ValueError(wrong)
     home, name = current_name(work).split(":")
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"{takes} {work!r}: no module {error.name}") from error
-    function = getattr(module, name, None)
+        raise ValueError(f"{wrong}: no module {error.name}") from error
+    function: Function | None = getattr(module, name, None)
     if function is None:
         near = checks.suggest(name, dir(module))
-        raise ValueError(f"{takes} {work!r}: no such name in {home}{near}")
+        raise ValueError(f"{wrong}: no such name in {home}{near}")
     if not callable(function):
-        raise ValueError(f"{takes} {work!r}, which is a {type(function).__name__}")
-    found: Function = function
-    return found
+        raise ValueError(f"{wrong}, which is a {type(function).__name__}")
+    return function
 
 
 def surroundings(work: str, threads: int | None) -> dict[str, Any]:
     """Versions, commit, machine and threads, as a record has them."""
     try:
         file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
-    except Exception:  # whatever is wrong with it shows when it is called
+    except Exception:  # an error of its module is reported when the function is called
         file = None
     return {
         "versions": environment.versions(),
@@ -167,19 +183,12 @@ def surroundings(work: str, threads: int | None) -> dict[str, Any]:
 
 
 def execute(task: Task, progress: Report) -> dict[str, Any]:
-    """Do one run in this thread.
+    """Do one run in this thread and return its record, of a success or a failure.
 
     Whatever its function raises ends up in the record; only ``KeyboardInterrupt`` passes.
-
-    Args:
-        task: What to do.
-        progress: Is told how far it is.
-
-    Returns:
-        The record, of a success or a failure.
     """
     with using_threads(task.threads):
-        around = surroundings(task.work, torch.get_num_threads())
+        environment = surroundings(task.work, torch.get_num_threads())
         started, clock = records.now(), time.perf_counter()
         result: dict[str, Any] | None = None
         error: dict[str, Any] | None = None
@@ -193,16 +202,8 @@ def execute(task: Task, progress: Report) -> dict[str, Any]:
             raise
         except BaseException as caught:
             error = describe(caught)
-        return records.build(
-            task.run,
-            work=task.work,
-            attempt=task.attempt,
-            started=started,
-            seconds=time.perf_counter() - clock,
-            environment=around,
-            result=result,
-            error=error,
-        )
+        seconds = time.perf_counter() - clock
+        return task.record(started, seconds, environment=environment, result=result, error=error)
 
 
 def check(result: Any) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def check(result: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: If it is not a :class:`Result`.
-        ValueError: If it has no metrics, or keys that are not known.
+        ValueError: If it has no metrics, or unknown keys.
     """
     if not isinstance(result, Mapping):
         raise TypeError(f"a run's function must return a dict, got {result!r}")
@@ -231,12 +232,11 @@ def check(result: Any) -> dict[str, Any]:
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as a record has it."""
     text = str(error).strip()
-    return {
-        "kind": "time limit" if isinstance(error, TimeLimitError) else "exception",
-        "message": f"{type(error).__name__}: {text.splitlines()[0]}" if text else repr(error),
-        "traceback": "".join(traceback.format_exception(error)),
-        "output": None,
-    }
+    return records.error(
+        "time limit" if isinstance(error, TimeLimitError) else "exception",
+        f"{type(error).__name__}: {text.splitlines()[0]}" if text else repr(error),
+        "".join(traceback.format_exception(error)),
+    )
 
 
 @functools.cache
@@ -247,7 +247,7 @@ def _commit(file: Path | None) -> dict[str, Any] | None:
 
 @contextmanager
 def using_threads(number: int) -> Iterator[None]:
-    """Compute with so many threads for a while."""
+    """Compute with this many threads inside a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

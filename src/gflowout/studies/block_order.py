@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gflowout.runs import Context, Result, Run
-from gflowout.studies import images, images_presets, robustness
-from gflowout.studies import images_sections as say
-from gflowout.studies.framework.compare import pair_by_pair
+from gflowout.runs import Run
+from gflowout.studies import images, robustness
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.content import Block, Section, Text
-from gflowout.studies.framework.study import TUNING, Chosen, Record, Study
-from gflowout.studies.images import TITLES
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.images import CIFAR, TITLES
+from gflowout.studies.robustness import work
+
+__all__ = ["STUDY", "runs", "section", "tuning", "work"]
 
 NAME = "block-order"
-_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": images_presets.CIFAR}
+_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
 """Two hours of CIFAR-100 more are not in "cpu"."""
-_ORDER = {"backbone.order": "bn-conv"}
 _FEWER = {"test": 600, "corrupted": 200}
-"""Test images of "cpu": less than in robustness, of which this is a side line."""
-
-
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network scored on clean, rotated and corrupted images."""
-    return images.trial(run, context) if run.study == TUNING else images.curves(run, context)
+"""Test images of "cpu": fewer than in robustness, of which this is a side line."""
+_ABOUT = (
+    "Options were tuned with the usual order of the blocks and taken over by every arm alike. The "
+    "paper has curves without numbers here, for accuracy; NLL and ECE are additions."
+)
 
 
 def tuning(preset: str) -> list[Run]:
@@ -36,38 +37,27 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm with the second order."""
+    options = {"backbone.order": "bn-conv", **(_FEWER if preset == "cpu" else {})}
     data = _DATA[preset]
-    fewer = _FEWER if preset == "cpu" else {}
-    options = images_presets.scored(preset, data, **_ORDER, **fewer)
-    return images.runs(NAME, preset, chosen, data, options)
+    by_data = images.scored_images(preset, data, **options)
+    return images.runs(NAME, preset, chosen, data, by_data)
 
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves, comparisons and the claim."""
-    there = say.present(records, images_presets.CIFAR)
+    there = sections.present(records, CIFAR)
     blocks: list[Block] = []
-    findings, details = [], []
+    compared = []
     for data in there:
-        blocks.append(Text([f"{say.setting(records, data)}, {say.seeds_of(records, data)}."]))
+        blocks.append(Text([images.setting(records, data)]))
         blocks.append(robustness.table(records, data, paper=False))
-        blocks += say.severity_curves(records, data)
+        blocks += robustness.severity_curves(records, data)
         what = f"accuracy on corrupted {TITLES[data]}, BatchNorm first"
-        found = say.comparisons(records, data, say.corrupted("accuracy"), "high")
-        findings += say.overview(found, what)
-        details += say.sentences(found, what, percent=True)
+        compared.append(Compared(data, robustness.corrupted("accuracy"), what, percent=True))
+    findings, details = sections.against_others(records, compared)
     if there:
-        how = (
-            "Options were tuned with the usual order of the blocks and taken over by every arm "
-            "alike. The paper has curves without numbers here, for accuracy; NLL and ECE are "
-            "additions."
-        )
-        blocks += [Text([how]), *pair_by_pair(details)]
-    claim = robustness.matching(
-        records,
-        there or images_presets.CIFAR,
-        "With BatchNorm before convolution GFlowOut is at least level with the other dropout "
-        "methods under corruption (appendix figure).",
-    )
+        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
+    claim = robustness.matching("block-order.corruptions", records, there or CIFAR)
     return Section(findings, blocks, [claim], tuple(there))
 
 

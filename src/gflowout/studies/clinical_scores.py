@@ -1,7 +1,4 @@
-"""Scores of a risk of death: macro F1, deferral to a doctor; and the linear baseline.
-
-Pure functions of tensors. Knows nothing of files, studies or networks.
-"""
+"""Scores of a risk of death: macro F1, deferral to a doctor; and the linear baseline."""
 
 from __future__ import annotations
 
@@ -18,12 +15,8 @@ _NEWTON = 50
 def macro(risk: Tensor, died: Tensor, threshold: float) -> dict[str, float]:
     """F1, precision and recall, each the mean over the two outcomes.
 
-    A class that is never predicted has precision and F1 of 0.
-
-    Args:
-        risk: Of death, [patients].
-        died: 0 or 1, [patients].
-        threshold: Patients at or above it are expected to die.
+    A class that is never predicted has precision and F1 of 0. Patients at or above the threshold
+    are expected to die.
 
     Examples:
         >>> risk, died = torch.tensor([0.9, 0.2, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])
@@ -43,10 +36,6 @@ def macro(risk: Tensor, died: Tensor, threshold: float) -> dict[str, float]:
 def best_threshold(risk: Tensor, died: Tensor) -> float:
     """The threshold with the best macro F1; of equals the lowest.
 
-    Args:
-        risk: Of death, [patients], of validation data.
-        died: 0 or 1, [patients].
-
     Examples:
         >>> best_threshold(torch.tensor([0.125, 0.25, 0.5, 1.0]), torch.tensor([0, 0, 1, 1]))
         0.375
@@ -62,10 +51,6 @@ def risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
     Among patients who are equally uncertain any may be deferred first: the expected value over
     their orders is taken.
-
-    Args:
-        uncertainty: [patients].
-        loss: Of each patient, [patients].
 
     Examples:
         >>> risk_coverage(torch.tensor([0.1, 0.3, 0.3]), torch.tensor([0.0, 1.0, 0.0])).tolist()
@@ -90,14 +75,6 @@ def logistic(x: Tensor, y: Tensor, penalty: float) -> Tensor:
     """Weights of a logistic regression, the intercept last, by Newton's method in double precision.
 
     Minimises the summed log loss plus penalty / 2 times the squared weights; the intercept is free.
-
-    Args:
-        x: [rows, features].
-        y: 0 or 1, [rows].
-        penalty: At least a little above 0.
-
-    Returns:
-        [features + 1].
     """
     inputs = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
     ridge = torch.full((inputs.shape[1],), penalty, dtype=torch.float64)

@@ -2,49 +2,71 @@
 
 All methods are timed in one process, in turns, so that whatever slows the machine slows all of
 them; what counts is the ratio of neighbours. Still the machine should have nothing else to do: runs
-of this study wait for one another, but cannot see other programs. What comes out is said in
-:mod:`gflowout.studies.cost_section`.
+of this study wait for one another, but cannot see other programs.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
+from gflowout.bench import timing
 from gflowout.bench.methods import adam_step
-from gflowout.bench.timing import Case, Table, measure
+from gflowout.bench.timing import Case
 from gflowout.core.memory_format import to_fastest_format
 from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Result, Run, locks
-from gflowout.studies.cost_section import DATA, REFERENCE, section
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.study import Chosen, Options, Study
+from gflowout.studies.framework.claims import template
+from gflowout.studies.framework.content import (
+    PAPER,
+    Bars,
+    Block,
+    Cell,
+    Claim,
+    Column,
+    Row,
+    Section,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.statistics import by_seed
+from gflowout.studies.framework.study import Chosen, Options, Record, Study
 
 NAME = "cost"
 ALL = "all"
 """Instead of a method: one run times them all."""
 CLASSES, TRAIN_SIZE = 10, 50_000
+REFERENCE = "mc"
+DATA = {"mlp": "MLP", "resnet18": "ResNet-18"}
+"""Networks, which stand where other studies have data."""
+ACTIONS = {"train": "training step", "predict": "prediction"}
+TITLES = {
+    **{label: arm.title for label, arm in ARMS.items() if label != "control"},
+    "id-gflowout-1": "ID-GFlowOut, 1 mask per step",
+    "combined-1": "GFlowOut + ID, 1 mask per step",
+}
+LEARNED = ("gflowout", "contextual", "concrete")
+"""The paper's learned methods."""
+LEAST = 2
+"""Processes without which no claim is judged."""
+ALONE = 0.9
+"""Least share of its core that a run should have had."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What is timed under a label.
-
-    Attributes:
-        method: Name of the method.
-        options: Of the method.
-        members: Networks of an ensemble; 1 for a single one.
-    """
+class Timed(NamedTuple):
+    """What is timed under a label: a method with options, or an ensemble of several members."""
 
     method: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     members: int = 1
 
 
@@ -61,8 +83,8 @@ TIMED = {
     "combined-1": Timed("combined", {**_SIZED, "draws": 1}),
     "ensemble": Timed("none", members=ARMS["ensemble"].members),
 }
-"""By label. ID-GFlowOut and the combined method score four masks in a step unless told otherwise,
-the paper's ID-GFlowOut one: ``-1`` is for that."""
+"""By label. By default ID-GFlowOut and the combined method score four masks in a step, the paper's
+ID-GFlowOut one: ``-1`` is for that."""
 
 SIZES: dict[str, dict[str, Options]] = {
     "smoke": {
@@ -93,9 +115,9 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
 
 def work(run: Run, context: Context) -> Result:
     """Time all methods on one network."""
-    waited = context.folder.parent / f"{NAME}.lock"
-    waited.parent.mkdir(parents=True, exist_ok=True)
-    with locks.hold(waited, wait=True):
+    lock = context.folder.parent / f"{NAME}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with locks.hold(lock, wait=True):
         wall, processor = time.perf_counter(), time.process_time()
         metrics = _timed(run, context)
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -104,13 +126,8 @@ def work(run: Run, context: Context) -> Result:
     return {"metrics": metrics}
 
 
-def tables(data: str, options: Mapping[str, Any]) -> dict[str, Table]:
-    """What is timed on a network: ``"train"``, a step of Adam, and ``"predict"``.
-
-    Args:
-        data: ``"mlp"`` or ``"resnet18"``.
-        options: ``batch``, ``rounds``, ``draws``; ``width`` of a ResNet-18.
-    """
+def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
+    """What is timed on a network: ``"train"``, a step of Adam, and ``"predict"``."""
     batch, draws = options["batch"], options["draws"]
 
     def inputs() -> Tensor:
@@ -127,10 +144,14 @@ def tables(data: str, options: Mapping[str, Any]) -> dict[str, Table]:
 
     def predictions() -> dict[str, Case]:
         x = inputs()
-        return {label: _prediction(_model(label, network, x), x, draws) for label in TIMED}
+
+        def case(model: Any) -> Case:
+            return lambda: model.predict(x, samples=draws).mean
+
+        return {label: case(_model(label, network, x)) for label in TIMED}
 
     return {
-        name: Table(
+        name: timing.Table(
             name=name,
             title=name,
             references=(REFERENCE,),
@@ -145,14 +166,14 @@ def _timed(run: Run, context: Context) -> dict[str, Any]:
     rounds, done = int(run.options["rounds"]), 0
     metrics: dict[str, Any] = {}
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal done
         done += 1
         context.progress(done, 2 * rounds, "rounds")
 
     with torch.random.fork_rng(devices=[]):
         for name, table in tables(run.data, run.options).items():
-            for label, case in measure(table, tell)["cases"].items():
+            for label, case in timing.measure(table, report)["cases"].items():
                 ratio = case["ratio_to"][REFERENCE]
                 metrics[f"{name}/{label}"] = ratio["median"]
                 metrics[f"{name}_quartiles/{label}"] = [ratio["quartile_1"], ratio["quartile_3"]]
@@ -180,8 +201,145 @@ def _model(label: str, network: Callable[[], Any], x: Tensor) -> Any:
     return gfo.Ensemble([one() for _ in range(timed.members)])
 
 
-def _prediction(model: Any, x: Tensor, draws: int) -> Case:
-    return lambda: model.predict(x, samples=draws).mean
+# What the report says
+
+
+def section(records: Sequence[Record]) -> Section:
+    """Tables, plots, findings and claims from the records that there are."""
+    networks = sections.present(records, DATA)
+    if not networks:
+        return Section(claims=_claims(records))
+    pairs = [(action, network) for action in ACTIONS for network in networks]
+    heads = [f"{ACTIONS[action]}, {DATA[network]}" for action, network in pairs]
+    columns = [Column(head, "low", 2) for head in heads]
+
+    def of(label: str, pair: tuple[str, str], unit: str = "") -> Cell:
+        return sections.cell(_values(records, pair[1], f"{pair[0]}{unit}/{label}"))
+
+    title = "Time relative to MC dropout"
+    ratios = sections.rows(TITLES, pairs, of)
+    blocks: list[Block] = [
+        Text(_preface(records)),
+        Table(title, "method", columns, [*ratios, *_paper(pairs)], _PAPER_TIMES),
+        Bars(
+            title,
+            "times MC dropout",
+            heads,
+            [(name, [of(label, pair) for pair in pairs]) for label, name in TITLES.items()],
+        ),
+        Table(
+            "Time in milliseconds",
+            "method",
+            columns,
+            sections.rows(TITLES, pairs, lambda label, pair: of(label, pair, "_ms")),
+            "Median over rounds, mean over processes.",
+        ),
+    ]
+    return Section(_findings(records, networks), blocks, _claims(records))
+
+
+_PAPER_TIMES = (
+    "The paper's are of training on one RTX8000 GPU; it says of predictions only that the three "
+    "learned methods are alike."
+)
+
+
+def _values(records: Sequence[Record], network: str, metric: str) -> list[float]:
+    return list(by_seed(records, network, ALL, metric).values())
+
+
+def _mean(records: Sequence[Record], network: str, metric: str, least: int = 1) -> float | None:
+    """Mean over processes, if there are enough."""
+    values = _values(records, network, metric)
+    return math.fsum(values) / len(values) if len(values) >= least else None
+
+
+def _preface(records: Sequence[Record]) -> list[str]:
+    lines = [
+        "All methods are timed in one process, in turns; each number is the median over rounds of "
+        "the ratio to MC dropout in the same round, then the mean over processes. A step is one of "
+        "Adam; predictions have the number of draws given below, on networks as they are before "
+        "training. Without dropout all draws are the same and one pass serves; an ensemble has one "
+        "pass for each member."
+    ]
+    shares = [1.0]
+    for name, title in DATA.items():
+        record = next((record for record in records if record["data"] == name), None)
+        if record is not None:
+            options, machine = record["options"], record.get("machine", {})
+            width = f" of width {options['width']}" if "width" in options else ""
+            own = _values(records, name, "share")
+            shares += own
+            lines.append(
+                f"{title}{width}: batch {options['batch']}, {options['rounds']} rounds, "
+                f"{options['draws']} draws, {record.get('threads', 1)} thread, "
+                f"{machine.get('cpu', 'unknown processor')}; {len(own)} processes."
+            )
+    if min(shares) < ALONE:
+        lines.append(
+            f"The machine had other work: a run got {100 * min(shares):.0f} % of its core. Ratios "
+            "suffer less than times, but take both with care."
+        )
+    return lines
+
+
+def _paper(pairs: Sequence[tuple[str, str]]) -> list[Row]:
+    """What the paper says of ResNet."""
+    rows = []
+    for label in (REFERENCE, *LEARNED):
+        times = {("train", "resnet18"): "about 2", ("predict", "resnet18"): "alike"}
+        if label == REFERENCE:
+            times = {("train", "resnet18"): "1"}
+        cells = [Cell(text=times.get(pair, sections.NONE)) for pair in pairs]
+        rows.append(Row(TITLES[label], cells, PAPER))
+    return rows
+
+
+def _findings(records: Sequence[Record], networks: Sequence[str]) -> list[str]:
+    made = []
+    for action, words in ACTIONS.items():
+        means = {name: _mean(records, name, f"{action}/gflowout") for name in networks}
+        parts = [
+            f"{mean:.2f} times as long with the {DATA[name]}"
+            for name, mean in means.items()
+            if mean is not None
+        ]
+        if parts:
+            beside = " (paper: about twice, on a GPU)" if action == "train" else ""
+            made.append(
+                f"A {words} of GFlowOut takes {' and '.join(parts)} as one of MC dropout{beside}."
+            )
+    return made
+
+
+def _claims(records: Sequence[Record]) -> list[Claim]:
+    train, predict = (
+        {label: _mean(records, "resnet18", f"{action}/{label}", LEAST) for label in LEARNED}
+        for action in ACTIONS
+    )
+    ours = train["gflowout"]
+    same = [_alike([ours, train[label]]) for label in LEARNED[1:]]
+    return [
+        template("cost.twice", None if ours is None else 1.5 <= ours <= 2.5, time=ours),
+        template("cost.same", None if None in same else all(same), times=_listed(train)),
+        template("cost.predictions", _alike(predict.values()), times=_listed(predict)),
+        template("cost.hours", None),
+    ]
+
+
+def _alike(times: Iterable[float | None]) -> bool | None:
+    """Whether times are within a factor of 4/3."""
+    values = list(times)
+    known = [value for value in values if value is not None]
+    return max(known) / min(known) <= 4 / 3 if len(known) == len(values) else None
+
+
+def _listed(times: Mapping[str, float | None]) -> str:
+    parts = [
+        f"{TITLES[label]} {sections.NONE if value is None else f'{value:.2f}'}"
+        for label, value in times.items()
+    ]
+    return f"Relative to MC dropout: {', '.join(parts)}."
 
 
 STUDY = Study(

@@ -2,179 +2,44 @@
 
 On networks with few units every mask can be enumerated, so the gradient of the negative ELBO for
 the logits of q(z) is known exactly. Each estimator gets the same budget: masks run through the
-network per step. Knows nothing of tables, plots and files.
+network per step. Needs the extra ``demo`` (rich and matplotlib) to show and write the results.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gflowout.core import objectives
-from gflowout.methods.contextual import arm
+from gflowout.bench import environment
+from gflowout.core.optional import require
 from gflowout.studies.enumerable import (
+    BASELINE,
+    BUDGET,
     UNITS,
-    Network,
+    Estimator,
     Posterior,
     Problem,
-    Walk,
-    by_site,
-    log_evidence,
+    estimators,
     negative_elbo,
-    total,
+    problems,
 )
 
-BUDGET = 12
-"""Masks that an estimator runs through the network in one step."""
+FORMAT = 1
+STEPS = 40_000
+QUICK_STEPS = 2_000
+PURPOSE = "gflowout study estimators"
 
+Row = dict[str, Any]
 CHUNK = 500
 """Steps computed at once."""
-
-BASELINE = "REINFORCE, leave-one-out"
-"""The estimator that variance and cost of the others are compared with."""
-
-Estimator = Callable[[Problem, Posterior, Tensor], Tensor]
-"""``estimator(problem, posterior, uniform) -> loss``, [steps], whose gradient is the estimate.
-
-The uniform numbers are [steps, BUDGET, 2 * UNITS].
-"""
-
-
-def trajectory_balance(log_z: Tensor | None) -> Estimator:
-    """Half of the on-policy loss, whose gradient is that of the reverse KL divergence.
-
-    Args:
-        log_z: The estimate of log Z; ``None`` for the mean over the step's masks, the log-variance
-            form.
-    """
-
-    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        walk = posterior.draw(uniform)
-        log_q = total(walk.log_q()).T
-        reward = _evaluate(problem.log_reward, walk.masks).T
-        if log_z is None:
-            estimate = objectives.batch_log_z(log_q, reward)
-        else:
-            estimate = log_z.expand_as(log_q)
-        return 0.5 * objectives.trajectory_balance(log_q, reward, estimate).mean(0)
-
-    return loss
-
-
-def reinforce(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """REINFORCE on log q - log R; the baseline is the mean of the step's other masks."""
-    walk = posterior.draw(uniform)
-    log_q = total(walk.log_q())
-    cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
-    return ((cost - _others_mean(cost)) * log_q).mean(-1)
-
-
-class RunningReinforce:
-    """REINFORCE whose baseline is a running mean of the costs of earlier steps."""
-
-    def __init__(self, momentum: float = 0.9) -> None:
-        self.momentum = momentum
-        self.mean: float | None = None
-
-    def __call__(self, problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        """Take the steps one after the other."""
-        walk = posterior.draw(uniform)
-        log_q = total(walk.log_q())
-        cost = log_q.detach() - _evaluate(problem.log_reward, walk.masks)
-        baselines = []
-        for mean in cost.mean(-1).tolist():
-            earlier = 0.0 if self.mean is None else self.mean
-            baselines.append(earlier)
-            self.mean = (
-                mean if self.mean is None else earlier + (1 - self.momentum) * (mean - earlier)
-            )
-        return ((cost - torch.tensor(baselines).unsqueeze(-1)) * log_q).mean(-1)
-
-
-def reinforce_kl(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """REINFORCE on the likelihood; the KL divergence of each site is differentiated as it is."""
-    walk = posterior.draw(uniform)
-    kl = walk.kl(problem.prior)
-    costs = _costs(problem, walk, kl)
-    terms = zip(costs, walk.log_q(), strict=True)
-    scores = [(cost - _others_mean(cost)) * log_q for cost, log_q in terms]
-    return (total(kl) + total(scores)).mean(-1)
-
-
-def arm_two_passes(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM as in the method "contextual": all sites flipped together, each pass its own logits."""
-    return _arm_together(problem, posterior, uniform, own_logits=True)
-
-
-def arm_first_logits(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM with the logits of the first pass only: as if they did not depend on earlier masks."""
-    return _arm_together(problem, posterior, uniform, own_logits=False)
-
-
-def arm_rollouts(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-    """ARM with one more pass per site: flip that site alone, draw the later ones anew."""
-    uniform = uniform[:, : BUDGET // 3]
-    true = posterior.draw(uniform)
-    kl = true.kl(problem.prior)
-    costs = _costs(problem, true, kl)
-    loss = total(kl)
-    for site, cost in enumerate(costs):
-        own = slice(site * UNITS, (site + 1) * UNITS)
-        flipped = uniform.clone()
-        flipped[..., own] = 1 - uniform[..., own]
-        pseudo = posterior.draw(flipped)
-        pseudo_cost = _costs(problem, pseudo, pseudo.kl(problem.prior))[site]
-        logits = true.logits[site]
-        loss = loss + arm(uniform[..., own], logits, logits, cost, pseudo_cost)
-    return loss.mean(-1)
-
-
-def relaxed(temperature: float) -> Estimator:
-    """Concrete masks between 0 and 1, differentiated through the network.
-
-    Args:
-        temperature: Of the relaxation.
-    """
-
-    def loss(problem: Problem, posterior: Posterior, uniform: Tensor) -> Tensor:
-        parts = by_site(torch.logit(uniform, eps=1e-6))
-
-        def soft(site: int, logits: Tensor) -> Tensor:
-            return torch.sigmoid((logits + parts[site]) / temperature)
-
-        walk = posterior.walk(soft, uniform.shape[1])
-        return (total(walk.kl(problem.prior)) - problem.log_likelihood(walk.masks)).mean(-1)
-
-    return loss
-
-
-def estimators(problem: Problem, posterior: Posterior) -> dict[str, Estimator]:
-    """All that are compared, by the name in the tables.
-
-    Args:
-        problem: Network and prior, for the estimates of log Z.
-        posterior: For one step.
-    """
-    # Where learning log Z on-policy ends: the mean of log R - log q.
-    learned = -negative_elbo(problem, posterior)[0]
-    return {
-        BASELINE: reinforce,
-        "REINFORCE, running mean": RunningReinforce(),
-        "REINFORCE, leave-one-out, exact KL": reinforce_kl,
-        "TB, exact log Z": trajectory_balance(log_evidence(problem)),
-        "TB, learned log Z": trajectory_balance(learned),
-        "TB, batch log Z": trajectory_balance(None),
-        "ARM, two passes": arm_two_passes,
-        "ARM, two passes, first logits": arm_first_logits,
-        "ARM, a pass per site": arm_rollouts,
-        "relaxed, temperature 0.1": relaxed(0.1),
-        "relaxed, temperature 0.5": relaxed(0.5),
-    }
 
 
 @dataclass(frozen=True)
@@ -201,15 +66,7 @@ class Quality:
 def gradients(
     estimator: Estimator, problem: Problem, posterior: Posterior, steps: int, seed: int
 ) -> Tensor:
-    """Gradients of independent steps, [steps, parameters].
-
-    Args:
-        estimator: To be tried.
-        problem: Network and prior.
-        posterior: For one step.
-        steps: How many.
-        seed: Of the random numbers.
-    """
+    """Gradients of independent steps, [steps, parameters]."""
     draws = torch.Generator().manual_seed(seed)
     rows = []
     for start in range(0, steps, CHUNK):
@@ -221,13 +78,7 @@ def gradients(
 
 
 def quality(rows: Tensor, exact: Tensor, resamples: int = 1000) -> Quality:
-    """Compare gradients of many steps with the exact one.
-
-    Args:
-        rows: [steps, parameters].
-        exact: [parameters].
-        resamples: Of the bootstrap.
-    """
+    """Compare gradients of many steps, [steps, parameters], with the exact one, [parameters]."""
     errors = (rows - exact).double()
     steps, size = len(errors), exact.double().norm()
     variances = errors.var(0)
@@ -253,11 +104,7 @@ def quality(rows: Tensor, exact: Tensor, resamples: int = 1000) -> Quality:
 def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) -> dict[str, float]:
     """Time of a step relative to :data:`BASELINE`, every round measuring all side by side.
 
-    Args:
-        problem: Network and prior.
-        posterior: For one step.
-        rounds: The median over these is returned.
-        steps: Taken at once, as a batch of that many examples would.
+    The median over rounds is returned; steps are taken at once, as a batch of examples would.
     """
     draws = torch.Generator().manual_seed(0)
     uniform = torch.rand(steps, BUDGET, 2 * UNITS, generator=draws)
@@ -277,36 +124,130 @@ def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) 
     return {name: median(values) for name, values in ratios.items()}
 
 
-def _evaluate(network: Network, masks: Tensor) -> Tensor:
-    with torch.no_grad():
-        return network(masks)
+# The study: table, record and plot
 
 
-def _costs(problem: Problem, walk: Walk, kl: list[Tensor]) -> list[Tensor]:
-    """What each site's mask brings about: the NLL, and the KL divergence of the later site."""
-    nll = -_evaluate(problem.log_likelihood, walk.masks)
-    return [nll + kl[1].detach(), nll]
+def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, Any]:
+    """Measure all estimators on all problems, show and write the result.
+
+    Args:
+        out: Folder for ``estimators.json``, ``.md`` and ``.svg``; made if it does not exist.
+        steps: Gradients drawn per estimator.
+        seed: Of networks, posteriors and draws.
+        rounds: Of the measurement of cost.
+
+    Returns:
+        The record that was written.
+    """
+    console = require("rich.console", extra="demo", purpose=PURPOSE).Console()
+    require("matplotlib", extra="demo", purpose=PURPOSE)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        results = {
+            problem.name: measure(problem, steps, seed, rounds) for problem in problems(seed)
+        }
+        record = {
+            "format": FORMAT,
+            "environment": environment(),
+            "settings": {"steps": steps, "seed": seed, "rounds": rounds, "masks_per_step": BUDGET},
+            "problems": results,
+        }
+    finally:
+        torch.set_num_threads(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "estimators.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (out / "estimators.md").write_text(markdown(results), encoding="utf-8")
+    plot(results, out / "estimators.svg")
+    for name, rows in results.items():
+        console.print(shown(name, rows))
+    console.print(f"Record, table and plot: {out}", highlight=False)
+    return record
 
 
-def _arm_together(
-    problem: Problem, posterior: Posterior, uniform: Tensor, own_logits: bool
-) -> Tensor:
-    uniform = uniform[:, : BUDGET // 2]
-    true, pseudo = posterior.draw(uniform), posterior.draw(1 - uniform)
-    kl = true.kl(problem.prior)
-    loss = total(kl)
-    sites = zip(
-        by_site(uniform),
-        true.logits,
-        pseudo.logits if own_logits else true.logits,
-        _costs(problem, true, kl),
-        _costs(problem, pseudo, pseudo.kl(problem.prior)),
-        strict=True,
+def measure(problem: Problem, steps: int, seed: int, rounds: int) -> list[Row]:
+    """One row per estimator: its name, its quality and its cost."""
+    posterior = Posterior.random(seed)
+    step = posterior.repeat(1)
+    exact = step.gradient(negative_elbo(problem, step))[0]
+    times = costs(problem, posterior, rounds)
+    rows = []
+    for name, estimator in estimators(problem, posterior).items():
+        drawn = gradients(estimator, problem, posterior, steps, seed + 1)
+        scores = dataclasses.asdict(quality(drawn, exact))
+        rows.append({"estimator": name, **scores, "cost": times[name]})
+    base = next(row for row in rows if row["estimator"] == BASELINE)
+    for row in rows:
+        row["variance_ratio"] = row["variance"] / base["variance"]
+    return rows
+
+
+HEADINGS = ("bias, %", "95 % interval", "max z", "length", "variance", "ratio", "cost")
+
+
+def cells(row: Row) -> list[str]:
+    """The figures of a row as text, in the order of ``HEADINGS``."""
+    return [
+        f"{100 * row['bias']:.1f}",
+        f"{100 * row['bias_low']:.1f} to {100 * row['bias_high']:.1f}",
+        f"{row['max_z']:.1f}",
+        f"{row['length']:.3f}",
+        f"{row['variance']:.4f}",
+        f"{row['variance_ratio']:.2f}",
+        f"{row['cost']:.2f}",
+    ]
+
+
+def markdown(results: dict[str, list[Row]]) -> str:
+    """Tables for a page of the documentation."""
+    lines = []
+    for name, rows in results.items():
+        lines += [f"### {name}", "", f"| estimator | {' | '.join(HEADINGS)} |"]
+        lines += ["|---" * (len(HEADINGS) + 1) + "|"]
+        lines += [f"| {row['estimator']} | {' | '.join(cells(row))} |" for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def shown(name: str, rows: list[Row]) -> Any:
+    """A table for the terminal."""
+    table = require("rich.table", extra="demo", purpose=PURPOSE).Table(
+        title=f"Gradient of the ELBO, {name}", title_justify="left"
     )
-    for site in sites:
-        loss = loss + arm(*site)
-    return loss.mean(-1)
+    table.add_column("estimator")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(row["estimator"], *cells(row))
+    return table
 
 
-def _others_mean(values: Tensor) -> Tensor:
-    return (values.sum(-1, keepdim=True) - values) / (values.shape[-1] - 1)
+def plot(results: dict[str, list[Row]], path: Path) -> None:
+    """Draw bias and variance of every estimator, a row of panels per problem."""
+    figures = require("matplotlib.figure", extra="demo", purpose=PURPOSE)
+    figure = figures.Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
+    panels = figure.subplots(len(results), 2, sharey="row", squeeze=False)
+    for (left, right), (name, rows) in zip(panels, results.items(), strict=True):
+        names = [row["estimator"] for row in rows]
+        bias = [100 * row["bias"] for row in rows]
+        ends = [
+            [100 * max(0.0, row["bias"] - row["bias_low"]) for row in rows],
+            [100 * max(0.0, row["bias_high"] - row["bias"]) for row in rows],
+        ]
+        left.errorbar(bias, names, xerr=ends, fmt="o", capsize=3)
+        left.set_xscale("symlog", linthresh=1)
+        left.set_xlim(-0.05, 100)
+        left.set_xticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+        left.axvline(0, color="black", linewidth=1)
+        left.set_xlabel("bias in % of the gradient, 95 % interval")
+        left.set_title(name, loc="left")
+        right.barh(names, [row["variance_ratio"] for row in rows])
+        right.axvline(1, color="black", linewidth=1)
+        right.set_xlabel("variance relative to the top row")
+        right.invert_yaxis()
+        for axes in (left, right):
+            axes.grid(axis="x", alpha=0.3)
+    with require("matplotlib", extra="demo", purpose=PURPOSE).rc_context(
+        {"svg.hashsalt": "gflowout", "svg.fonttype": "none"}
+    ):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

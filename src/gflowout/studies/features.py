@@ -8,6 +8,7 @@ to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,21 +16,14 @@ from typing import Any
 import numpy as np
 
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import features_scores as scores
-from gflowout.studies.features_arms import ARMS, Arm
-from gflowout.studies.features_claims import JUDGED
-from gflowout.studies.features_data import PROBLEMS, Floats, Problem, load
-from gflowout.studies.features_fit import Fitted, fit
-from gflowout.studies.features_section import section
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Study
+from gflowout.studies.features_data import PROBLEMS, Flags, Floats, Ints, Problem, load
+from gflowout.studies.features_fit import ARMS, Arm, Fitted, fit
+from gflowout.studies.features_section import JUDGED, section
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Study, prefixed
 
 TRIALS = {"smoke": 1, "cpu": 3, "paper": 6}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 20}
-_DATA = {
-    "smoke": ("independent", "digits"),
-    "cpu": tuple(PROBLEMS),
-    "paper": tuple(PROBLEMS),
-}
+_DATA = {"smoke": ("independent", "digits"), "cpu": (*PROBLEMS,), "paper": (*PROBLEMS,)}
 _SMALL: Options = {"rows": 120, "test": 60, "members": 2, "share": 0.02}
 _CHAINS: Options = {"members": 5}
 """Of ``cpu`` where nothing was promised: half of the chains, half of the time."""
@@ -47,6 +41,10 @@ _DIGITS = 7.0
 """Ten classes are ten trees a round."""
 _TOP = 15
 """Features whose names a record keeps."""
+LEAST = 1e-4
+"""Probabilities are at least this, for all arms: a forest may say 0."""
+THRESHOLD = 0.5
+"""Inclusion probability from which a feature counts as found."""
 
 
 def place(data: str, seed: int) -> str:
@@ -62,13 +60,7 @@ def place(data: str, seed: int) -> str:
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on held-out rows of each draw of each problem."""
     return [
-        Run(
-            TUNING,
-            arm.label,
-            place(data, seed),
-            seed,
-            {**_options(preset, data, arm), "tuned": tuned},
-        )
+        Run(TUNING, arm.label, place(data, seed), seed, _options(preset, data, arm, tuned))
         for seed in range(SEEDS[preset])
         for data in _DATA[preset]
         for arm in ARMS.values()
@@ -80,19 +72,20 @@ def tuning(preset: str) -> list[Run]:
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every problem, seed by seed."""
     return [
-        Run("features", arm.label, data, seed, {**_options(preset, data, arm), "tuned": tuned})
+        Run("features", arm.label, data, seed, _options(preset, data, arm, tuned))
         for seed in range(SEEDS[preset])
         for data in _DATA[preset]
         for arm in ARMS.values()
         if not arm.only or data in arm.only
-        for tuned in [chosen.get((place(data, seed), arm.like or arm.label), _first(arm))]
+        for like in [arm.like or arm.label]
+        for tuned in [chosen.get((place(data, seed), like), ARMS[like].trials[0])]
     ]
 
 
 def work(run: Run, context: Context) -> Result:
     """A trial: fit to a part of the training rows, score the rest. A run: fit to all, then test."""
     del context  # nothing is kept: a run is a minute
-    arm, options, trial = ARMS[run.method], run.options, run.study == TUNING
+    arm, options = ARMS[run.method], run.options
     data = run.data.partition(" draw ")[0]
     problem = load(data, run.seed, options.get("rows"), options.get("test"))
     classes = int(max(problem.y.max(), problem.y_test.max())) + 1
@@ -100,11 +93,11 @@ def work(run: Run, context: Context) -> Result:
         "classes": classes, "epochs": options["fit.epochs"], "seed": run.seed,
         "share": options.get("share", 1.0),
     }  # fmt: skip
-    if trial:
-        kept = ~problem.held
+    if run.study == TUNING:
+        held, kept = problem.held, ~problem.held
         fitted = fit(arm, options["tuned"], problem.x[kept], problem.y[kept], members=1, **how)
-        found = scores.prediction(fitted.proba(problem.x[problem.held]), problem.y[problem.held])
-        metrics = {**_prefixed("valid", found), "cost/train": fitted.seconds}
+        scores = prediction(fitted.proba(problem.x[held]), problem.y[held])
+        metrics = {**prefixed("valid", scores), "cost/train": fitted.seconds}
         return {"metrics": metrics, "data": problem.checksums(test=False)}
     members = min(arm.members, options.get("members", arm.members))
     fitted = fit(
@@ -117,38 +110,34 @@ def work(run: Run, context: Context) -> Result:
 
 
 def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
-    """Scores on test rows, the same under shift, and what it took.
+    """Scores of a fitted arm on test rows, the same under shift, and what it took.
 
     ``single/nll`` is the mean over chains that predict alone.
-
-    Args:
-        problem: The data.
-        fitted: A fitted arm.
     """
     began = time.perf_counter()
-    said = fitted.proba(problem.x_test)
-    found: dict[str, Any] = {
+    probabilities = fitted.proba(problem.x_test)
+    metrics: dict[str, Any] = {
         "cost/predict": time.perf_counter() - began,
         "cost/train": fitted.seconds,
         "cost/networks": fitted.networks,
-        **_prefixed("test", scores.prediction(said, problem.y_test)),
+        **prefixed("test", prediction(probabilities, problem.y_test)),
     }
     if problem.irrelevant.any():
-        shifted = scores.prediction(fitted.proba(problem.shifted()), problem.y_test)
-        found |= _prefixed("shift", shifted)
+        shifted = fitted.proba(problem.shifted())
+        metrics |= prefixed("shift", prediction(shifted, problem.y_test))
     if fitted.alone:
-        each = [scores.prediction(one(problem.x_test), problem.y_test) for one in fitted.alone]
-        found["single/nll"] = float(np.mean([one["nll"] for one in each]))
-    return found
+        single = [prediction(proba(problem.x_test), problem.y_test) for proba in fitted.alone]
+        metrics["single/nll"] = float(np.mean([scores["nll"] for scores in single]))
+    return metrics
 
 
 def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, Any]:
-    """What an arm says of the features, held against what is known of them.
+    """What an arm says of the features, compared with what is known of them.
 
-    A family of near-copies counts as one. Its probability, which is held against the truth for
+    A family of near-copies counts as one. Its probability, which is compared with the truth for
     calibration, is that of keeping at least one of them. For the AUROC it is the highest of its
     members': by chance, one of two is kept more often than one. Arms that say nothing have no such
-    figure.
+    metrics.
 
     Args:
         problem: The data.
@@ -156,34 +145,125 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         whole: Keep every feature's probability with its interval, not only the highest.
     """
     family, relevant = problem.family, problem.relevant
-    made: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     if fitted.masks is not None and fitted.weights is not None:
-        each: Floats = fitted.weights @ fitted.masks.mean(1)
-        found = each >= scores.THRESHOLD
-        likely = scores.kept_families(fitted.masks, fitted.weights, family)
-        score = scores.best_of_families(each, family)
-        made["size"] = float(each.sum())
+        inclusion: Floats = fitted.weights @ fitted.masks.mean(1)
+        found = inclusion >= THRESHOLD
+        score = best_of_families(inclusion, family)
+        metrics["size"] = float(inclusion.sum())
         if relevant is not None:
-            made["brier"] = scores.brier(likely, relevant)
-            made["families"] = [round(float(value), 4) for value in likely]
-            made["relevant"] = [int(value) for value in relevant]
+            likely = kept_families(fitted.masks, fitted.weights, family)
+            metrics["brier"] = float(np.mean((likely - relevant) ** 2))
+            metrics["families"] = _rounded(likely)
+            metrics["relevant"] = [int(value) for value in relevant]
         if fitted.low is not None and fitted.high is not None:
-            order = np.argsort(-each, kind="stable")
+            order = np.argsort(-inclusion, kind="stable")
             order = order if whole else order[:_TOP]
-            made["names"] = [problem.names[place] for place in order]
-            made["values"] = [round(float(each[place]), 4) for place in order]
-            made["low"] = [round(float(fitted.low[place]), 4) for place in order]
-            made["high"] = [round(float(fitted.high[place]), 4) for place in order]
+            metrics["names"] = [problem.names[place] for place in order]
+            metrics["values"] = _rounded(inclusion[order])
+            metrics["low"] = _rounded(fitted.low[order])
+            metrics["high"] = _rounded(fitted.high[order])
         if problem.irrelevant.any():
-            made["noise"] = float(each[problem.irrelevant].mean())
+            metrics["noise"] = float(inclusion[problem.irrelevant].mean())
     elif fitted.importance is not None and fitted.found is not None:
-        found, score = fitted.found, scores.best_of_families(fitted.importance, family)
+        found, score = fitted.found, best_of_families(fitted.importance, family)
     else:
         return {}
-    made |= scores.discoveries(found, family, relevant, problem.irrelevant)
+    metrics |= discoveries(found, family, relevant, problem.irrelevant)
     if relevant is not None:
-        made["auroc"] = scores.auroc(score, relevant)
-    return {f"inclusion/{name}": value for name, value in made.items()}
+        metrics["auroc"] = auroc(score, relevant)
+    return prefixed("inclusion", metrics)
+
+
+def _rounded(values: Floats) -> list[float]:
+    return [round(float(value), 4) for value in values]
+
+
+def prediction(probabilities: Floats, y: Ints) -> dict[str, float]:
+    """NLL, accuracy and AUROC of probabilities [rows, classes]; of several classes its mean.
+
+    Examples:
+        >>> probabilities = np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])
+        >>> scores = prediction(probabilities, np.array([0, 0, 1]))
+        >>> round(scores["nll"], 4), round(scores["accuracy"], 4), scores["auroc"]
+        (0.4228, 1.0, 1.0)
+    """
+    kept = np.clip(probabilities, LEAST, 1)
+    kept /= kept.sum(1, keepdims=True)
+    classes = range(1, 2) if kept.shape[1] == 2 else range(kept.shape[1])
+    areas = [auroc(kept[:, label], y == label) for label in classes]
+    known = [area for area in areas if not math.isnan(area)]
+    return {
+        "nll": float(-np.log(kept[np.arange(len(y)), y]).mean()),
+        "accuracy": float((kept.argmax(1) == y).mean()),
+        "auroc": float(np.mean(known)) if known else math.nan,
+    }
+
+
+def auroc(score: Floats, right: Flags) -> float:
+    """Chance that something right has a higher score than something wrong; ties count half.
+
+    NaN if there is only one kind.
+
+    Examples:
+        >>> auroc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False]))
+        0.875
+    """
+    positive, negative = int(right.sum()), int((~right).sum())
+    if not positive or not negative:
+        return math.nan
+    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def kept_families(masks: Floats, weights: Floats, family: Ints) -> Floats:
+    """Probability that at least one feature of a family is kept, [families].
+
+    Masks are [chains, draws, features], weights are of the chains, families of the features.
+
+    Examples:
+        >>> masks = np.array([[[1, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 1.0]]])
+        >>> kept_families(masks, np.ones(1), np.array([0, 0, 1]))
+        array([0.75, 0.5 ])
+    """
+    kept = [masks[:, :, family == one].max(2).mean(1) for one in range(family.max() + 1)]
+    probability: Floats = weights @ np.stack(kept, 1)
+    return probability
+
+
+def best_of_families(score: Floats, family: Ints) -> Floats:
+    """Highest score in each family, [families]."""
+    return np.array([score[family == one].max() for one in range(family.max() + 1)])
+
+
+def discoveries(
+    found: Flags, family: Ints, relevant: Flags | None, irrelevant: Flags
+) -> dict[str, float]:
+    """How many of the features that a method found are right.
+
+    Returns:
+        ``"found"``: features. ``"false"``: those of them known not to matter. Where it is known
+        what matters, ``"true"``: relevant families of which a feature was found, and ``"fdr"``: the
+        share of what was found that is false; 0 if nothing was found. ``"strict"`` is that share if
+        of a family only the first is right, and its copies are false.
+
+    Examples:
+        >>> found, family = np.array([True, True, False, True]), np.array([0, 0, 1, 2])
+        >>> discoveries(found, family, np.array([True, True, False]), family == 2)
+        {'found': 3.0, 'false': 1.0, 'true': 1.0, 'fdr': 0.333..., 'strict': 0.666...}
+    """
+    false = float((found & irrelevant).sum())
+    total = float(found.sum())
+    metrics = {"found": total, "false": false}
+    if relevant is not None:
+        metrics["true"] = float((best_of_families(found.astype(float), family) > 0)[relevant].sum())
+        metrics["fdr"] = false / max(1.0, total)
+        originals = np.zeros(len(found), dtype=bool)
+        originals[np.unique(family, return_index=True)[1]] = True
+        wrong = found & ~(originals & relevant[family])
+        metrics["strict"] = float(wrong.sum()) / max(1.0, total)
+    return metrics
 
 
 def seconds(run: Run) -> float:
@@ -204,11 +284,7 @@ def seconds(run: Run) -> float:
     return scale * (trial if run.study == TUNING else all_of_it)
 
 
-def _first(arm: Arm) -> Options:
-    return dict((ARMS[arm.like] if arm.like else arm).trials[0])
-
-
-def _options(preset: str, data: str, arm: Arm) -> Options:
+def _options(preset: str, data: str, arm: Arm, tuned: Mapping[str, Any]) -> Options:
     """Options of a run; a dry run reads its price from two of the epochs."""
     small = _SMALL if preset == "smoke" else {}
     if preset == "cpu" and data not in JUDGED:
@@ -216,11 +292,7 @@ def _options(preset: str, data: str, arm: Arm) -> Options:
     rows = min(small.get("rows", PROBLEMS[data].rows), PROBLEMS[data].rows)
     batches = -(-rows * 4 // (5 * _BATCH))
     steps = _SMOKE_STEPS if preset == "smoke" else arm.steps
-    return {**small, "fit.epochs": -(-steps // batches)}
-
-
-def _prefixed(prefix: str, found: Mapping[str, float]) -> dict[str, float]:
-    return {f"{prefix}/{name}": value for name, value in found.items()}
+    return {**small, "fit.epochs": -(-steps // batches), "tuned": dict(tuned)}
 
 
 STUDY = Study(

@@ -1,8 +1,7 @@
 """Problems of the features study: which inputs matter is known, or noise was added to real data.
 
 Every problem is a pure function of a seed. Trials are judged on training rows that are held out
-from them (``Problem.held``); test rows are another draw, or patients of other hospitals. Knows
-nothing of methods.
+from them (``Problem.held``); test rows are another draw, or patients of other hospitals.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Problem:
 
     def checksums(self, test: bool) -> dict[str, str]:
         """Of the training rows, and of the test rows if these were used."""
-        found = {"train": _checksum(self.x, self.y)}
-        return {**found, "test": _checksum(self.x_test, self.y_test)} if test else found
+        train = {"train": _checksum(self.x, self.y)}
+        return {**train, "test": _checksum(self.x_test, self.y_test)} if test else train
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Source:
     Attributes:
         title: In tables.
         about: What it is, in a sentence.
-        make: From a seed, training rows and test rows to the problem.
+        make: Draws the problem from a seed, training rows and test rows.
         rows: Training rows; of eICU about.
         test: Test rows at most.
         features: In all; of eICU about.
@@ -97,13 +96,9 @@ class Source:
 
 
 def load(name: str, seed: int, rows: int | None = None, test: int | None = None) -> Problem:
-    """The draw of a problem that belongs to a seed.
+    """The draw of a problem that belongs to a seed, with some of its rows if not all.
 
-    Args:
-        name: One of :data:`PROBLEMS`.
-        seed: Decides rows, noise and what is held out; for eICU the test hospitals, too.
-        rows: Training rows, if not all.
-        test: Test rows, if not all.
+    The seed decides rows, noise and what is held out; for eICU the test hospitals, too.
 
     Examples:
         >>> problem = load("independent", 0, rows=50, test=10)
@@ -116,28 +111,31 @@ def load(name: str, seed: int, rows: int | None = None, test: int | None = None)
 
 def score(x: Floats) -> Floats:
     """What decides the label of the problems ``independent`` and ``copies``, [rows]."""
-    found: Floats = 1.5 * x[:, 0] + 2 * x[:, 1] * x[:, 2] + 2 * np.sin(2 * x[:, 3]) + 1.5 * x[:, 4]
-    return found
+    value: Floats = 1.5 * x[:, 0] + 2 * x[:, 1] * x[:, 2] + 2 * np.sin(2 * x[:, 3]) + 1.5 * x[:, 4]
+    return value
 
 
 def product_score(x: Floats) -> Floats:
     """What decides the label of ``interactions``: no feature tells anything alone."""
-    found: Floats = x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3]
-    return found
+    value: Floats = x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3]
+    return value
 
 
 def wide_score(x: Floats) -> Floats:
     """What decides the label of ``wide``: three linear effects, a step, a square."""
-    found: Floats = (
-        2 * x[:, 0] - 2 * x[:, 1] + 1.5 * x[:, 2] + 1.5 * np.tanh(3 * x[:, 3]) + 1 - x[:, 4] ** 2
-    )
-    return found
+    linear = 2 * x[:, 0] - 2 * x[:, 1] + 1.5 * x[:, 2]
+    value: Floats = linear + 1.5 * np.tanh(3 * x[:, 3]) + 1 - x[:, 4] ** 2
+    return value
+
+
+Make = Callable[[int, int, int], Problem]
+"""From a seed, training rows and test rows to the problem."""
 
 
 def _synthetic(
     decide: Callable[[Floats], Floats], features: int, matter: int, copies: int = 0
-) -> Callable[[int, int, int], Problem]:
-    """A problem of standard normal features, the first of which matter.
+) -> Make:
+    """A problem of standard normal features.
 
     Args:
         decide: Labels are 1 where it is positive, before some are flipped.
@@ -156,44 +154,28 @@ def _synthetic(
             family = np.concatenate(
                 [np.arange(matter), np.arange(copies), np.arange(matter, features - copies)]
             )
-        y = (decide(x) > 0) ^ (rng.random(rows + test) < FLIPPED)
+        y = ((decide(x) > 0) ^ (rng.random(rows + test) < FLIPPED)).astype(np.int64)
         relevant = np.arange(features - copies) < matter
-        return Problem(
-            x=x[:rows],
-            y=y[:rows].astype(np.int64),
-            held=_held(rows, rng),
-            x_test=x[rows:],
-            y_test=y[rows:].astype(np.int64),
-            names=tuple(f"x{number}" for number in range(features)),
-            family=family,
-            relevant=relevant,
-            irrelevant=~relevant[family],
-        )
+        names = tuple(f"x{number}" for number in range(features))
+        held = _held(rows, rng)
+        parts = (x[:rows], y[:rows], held, x[rows:], y[rows:])
+        return Problem(*parts, names, family, relevant, ~relevant[family])
 
     return make
 
 
-def _bundled(loader: str) -> Callable[[int, int, int], Problem]:
+def _bundled(loader: str) -> Make:
     """A data set that comes with scikit-learn, with noise columns; seeds draw other rows."""
 
     def make(seed: int, rows: int, test: int) -> Problem:
         sets = require("sklearn.datasets", extra="sklearn", purpose="the study features")
-        found = getattr(sets, loader)()
+        source = getattr(sets, loader)()
         rng = np.random.default_rng(seed)
-        order = rng.permutation(len(found.data))
-        x, names = _with_noise(found.data, map(str, found.feature_names), NOISE, rng)
-        train, other = order[:rows], order[rows : rows + test]
-        return Problem(
-            x=x[train],
-            y=found.target[train].astype(np.int64),
-            held=_held(rows, rng),
-            x_test=x[other],
-            y_test=found.target[other].astype(np.int64),
-            names=names,
-            family=np.arange(len(names)),
-            relevant=None,
-            irrelevant=np.arange(len(names)) >= found.data.shape[1],
-        )
+        order = rng.permutation(len(source.data))
+        x, names = _with_noise(source.data, map(str, source.feature_names), NOISE, rng)
+        train, other, held = order[:rows], order[rows : rows + test], _held(rows, rng)
+        y = source.target.astype(np.int64)
+        return _real(x, y, held, train, other, names, source.data.shape[1])
 
     return make
 
@@ -205,7 +187,7 @@ def _stays(seed: int, where: object) -> clinical.ClinicalSplit:
     return clinical.load("eicu-demo", test_hospital=0.3, seed=seed, valid_fraction=1 / HELD)
 
 
-def _clinical(noise: int) -> Callable[[int, int, int], Problem]:
+def _clinical(noise: int) -> Make:
     """Drugs of the eICU demo; every seed tests on other hospitals."""
 
     def make(seed: int, rows: int, test: int) -> Problem:
@@ -216,23 +198,21 @@ def _clinical(noise: int) -> Callable[[int, int, int], Problem]:
         rng = np.random.default_rng(seed)
         x, names = _with_noise(drugs, split.train.features, noise, rng)
         count = len(split.train) + len(split.valid)
-        # Patients who are held out are nobody's in training: they come last.
-        held = np.arange(count) >= len(split.train)
         train = np.sort(rng.permutation(count)[:rows])
         other = count + np.sort(rng.permutation(len(split.test))[:test])
-        return Problem(
-            x=x[train],
-            y=died[train],
-            held=held[train],
-            x_test=x[other],
-            y_test=died[other],
-            names=names,
-            family=np.arange(len(names)),
-            relevant=None,
-            irrelevant=np.arange(len(names)) >= drugs.shape[1],
-        )
+        # Patients who are held out are nobody's in training: they come last.
+        held = train >= len(split.train)
+        return _real(x, died, held, train, other, names, drugs.shape[1])
 
     return make
+
+
+def _real(
+    x: Floats, y: Ints, held: Flags, train: Ints, test: Ints, names: tuple[str, ...], real: int
+) -> Problem:
+    """Rows of real data whose features after the first ``real`` ones are noise."""
+    number = np.arange(len(names))
+    return Problem(x[train], y[train], held, x[test], y[test], names, number, None, number >= real)
 
 
 def _with_noise(

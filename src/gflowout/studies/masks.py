@@ -2,39 +2,48 @@
 
 On trained networks (those of the robustness study) it asks whether likelier masks have a higher
 reward, how masks differ between data points, classes and shifted inputs, how many units they keep,
-and how much they tell about the label. What comes out is said in
-:mod:`gflowout.studies.masks_section`; the statistics are in
-:mod:`gflowout.studies.mask_statistics`.
+and how much they tell about the label.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from gflowout.app.tasks import Part
-from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import images, robustness
-from gflowout.studies import mask_statistics as statistics
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Study
-from gflowout.studies.masks_section import section
-from gflowout.studies.models import Fitted
+from gflowout.studies.framework import sections
+from gflowout.studies.framework.claims import counted, entry
+from gflowout.studies.framework.content import (
+    PAPER,
+    Bars,
+    Block,
+    Cell,
+    Claim,
+    Column,
+    Heat,
+    Points,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.statistics import Comparison, by_seed, pair
+from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.images import TITLES
+from gflowout.studies.mask_statistics import measured
 
 NAME = "masks"
 DATA = ("mnist", "cifar10")
 ARMS = ("mc", "contextual", "id-gflowout", "gflowout", "combined", "control")
-POSTERIOR = ("gflowout", "combined", "control")
-"""Arms whose posterior sees the label; the others draw the same masks with and without it."""
-SHARED = ("id-gflowout",)
-"""Arms that draw one mask for all points."""
+OURS, CONTROL = "gflowout", "control"
+LEAST, LEVEL = 0.4, 0.05
+"""The paper's numbers: correlation at least, p-value at most."""
+LEAST_SEEDS = 2
+"""Without which no claim is judged."""
 
 SIZES: dict[str, Options] = {
     "smoke": {"points": 40, "scored": 6, "masks": 10},
@@ -44,238 +53,273 @@ SIZES: dict[str, Options] = {
 """Points for distances and information; points and masks of each for the correlation. The draws of
 the first are ``samples``, 20 as in the paper."""
 
-NOISE = ("gaussian_noise", 3)
-_AT_ONCE = 10  # draws in a pass
-_SHOWN_POINTS, _SHOWN_MASKS, _SHOWN_UNITS = 6, 60, 40
-
 
 def tuning(preset: str) -> list[Run]:
     """The trials of the robustness study, of the arms that have masks."""
-    found = robustness.tuning(preset)
-    return [run for run in found if run.data in DATA and run.method in ARMS]
+    trials = robustness.tuning(preset)
+    return [run for run in trials if run.data in DATA and run.method in ARMS]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """A run of each arm and seed, on the models of the robustness study."""
-    found = images.runs(NAME, preset, chosen, DATA, dict.fromkeys(DATA, SIZES[preset]))
-    return [run for run in found if run.method in ARMS]
+    every_arm = images.runs(NAME, preset, chosen, DATA, dict.fromkeys(DATA, SIZES[preset]))
+    return [run for run in every_arm if run.method in ARMS]
 
 
 def work(run: Run, context: Context) -> Result:
     """A trial, or the statistics of one trained network."""
-    if run.study == TUNING:
-        return images.trial(run, context)
-    found = images.trained(run, context)
-    assert isinstance(found.model, MaskedModel)
-    metrics: dict[str, Any] = dict(found.facts)
-    test = images.subset(found.task.part("test"), run.options["scored"], run.options["points"])
-    context.progress(0, 3, "distances")
-    masks, shown = _drawn(run, found, test, context)
-    metrics |= shown
-    context.progress(1, 3, "information")
-    metrics |= _informed(run, found, test, masks)
-    context.progress(2, 3, "correlation")
-    metrics |= _rewarded(run, found, test)
-    return {"metrics": metrics, "epochs": found.epochs, "data": found.task.fingerprints}
+    return images.trial_or(measured, run, context)
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Masks from the posterior with their log-probabilities, each [masks, points].
-
-    Attributes:
-        masks: Of all sites side by side, [masks, points, units].
-        log_q: Under the posterior.
-        log_p: Under the prior.
-        log_likelihood: Of the label. For masks that all points share: of the training set.
-    """
-
-    masks: Tensor
-    log_q: Tensor
-    log_p: Tensor
-    log_likelihood: Tensor
-
-    @property
-    def log_reward(self) -> Tensor:
-        """Of equation 7: likelihood times prior."""
-        return self.log_p + self.log_likelihood
+# What the report says
 
 
-def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Scored:
-    """Draw masks from the posterior, as it is without exploration, and score them.
-
-    Args:
-        model: Of a method with a mask posterior.
-        x: Inputs.
-        y: Labels.
-        count: Masks of each point.
-        seed: Of the draws.
-    """
-    shared = model.method.name in SHARED
-    log_qs: list[Tensor] = []
-    rewards: list[Tensor] = []
-    drawn: list[list[Tensor]] = [[] for _ in model.sites]
-    devices = [x.device] if x.is_cuda else []
-    with _on_policy(model, min(count, _AT_ONCE)) as at_once, torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        for _ in range(-(-count // at_once)):
-            losses = model(x, y=y)
-            log_qs.append(losses.log_q.reshape(at_once, len(y)))
-            rewards.append(losses.log_reward.reshape(at_once, len(y)))
-            for site, mask in zip(drawn, losses.masks, strict=True):
-                site.append(mask.reshape(at_once, len(y), -1))
-    masks = [torch.cat(site)[:count] for site in drawn]
-    log_q, reward = torch.cat(log_qs)[:count], torch.cat(rewards)[:count]
-    logits = model.predict(x, masks=masks).outputs
-    fit = -F.cross_entropy(logits.flatten(0, 1), y.repeat(count), reduction="none")
-    fit = fit.reshape(count, len(y))
-    if shared:
-        fit = model.method.options.train_size * fit.mean(1, keepdim=True)
-        log_q, reward = log_q[:, :1], reward[:, :1]
-    beta = getattr(model.method.options, "beta", 1.0)
-    log_p = reward - beta * fit
-    return Scored(torch.cat(masks, -1).cpu(), log_q.cpu(), log_p.cpu(), fit.cpu())
+def section(records: Sequence[Record]) -> Section:
+    """Tables, plots, findings and claims from the records that there are."""
+    there = sections.present(records, TITLES)
+    findings: list[str] = []
+    blocks: list[Block] = [Text(_PREFACE)] if there else []
+    for data in there:
+        own = [record for record in records if record["data"] == data]
+        findings += _findings(own, data)
+        blocks.append(Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
+        blocks += [_correlations(own, data), *_scatters(own, data), _distances(own, data)]
+        blocks += [_information(own, data), _keep_rates(own, data), *_heats(own, data)]
+        compared = [
+            Compared(data, f"{name}/pearson", f"correlation of {words} on {TITLES[data]}")
+            for name, words in _CORRELATED.items()
+        ]
+        blocks += sections.pair_by_pair(sections.against_others(own, compared)[1])
+    return Section(findings, blocks, _claims(records, there), tuple(there))
 
 
-@contextmanager
-def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
-    """A model that draws without exploring, several masks at once if it can, and learns nothing."""
-    has = {field.name for field in dataclasses.fields(model.method.options)}
-    wanted = {"temperature": 1.0, "epsilon": 0.0, "draws": draws}
-    wanted = {name: value for name, value in wanted.items() if name in has}
-    before = {name: getattr(model.method.options, name) for name in wanted}
-    training = model.training
-    model.eval()
-    model.set_options(**wanted)
-    try:
-        with torch.no_grad():
-            yield int(wanted.get("draws", 1))
-    finally:
-        model.set_options(**before)
-        model.train(training)
+_PREFACE = (
+    "Masks are drawn from the posterior q(z | x, y) of test points with their labels, without "
+    "exploration, and scored: log q, the reward log R = log p(y | x, z) + log p(z | x), and its "
+    "two parts. Correlations are taken over the masks of one point and then averaged, since every "
+    "point has a normalising constant of its own. ID-GFlowOut has one mask for all points: its "
+    "reward is that of the training set, estimated on some of its points.",
+    "The learned prior p(z | x) follows the posterior, and it is a part of the reward. So log q "
+    "and log R may rise and fall together although the likelihood of the label plays no part. "
+    "Whether masks that explain the label better are likelier shows in the other correlation, of "
+    "log q - log p with log p(y | x, z): if masks were drawn exactly in proportion to the reward, "
+    "it would be 1. The control is GFlowOut with a reward without likelihood.",
+)
+_CORRELATED = {
+    "reward": "log q with log R",
+    "evidence": "log q - log p with the log likelihood",
+}
+_SCATTERS = {
+    "reward": ("log q against log R", "log q", "log R"),
+    "evidence": (
+        "log q - log p against the log likelihood", "log q - log p", "log p(y | x, z)"
+    ),
+}  # fmt: skip
+_DISTANCES = {
+    "same": "one point twice",
+    "within": "points of one class",
+    "between": "points of two classes",
+    "rotated": "a point and itself rotated",
+    "noise": "a point and itself with noise",
+}
+_HEATS = {"prediction": "in a prediction", "posterior": "in the posterior"}
 
 
-def _batch(found: Fitted, part: Part) -> tuple[Tensor, Tensor]:
-    """All inputs and labels of a part, where the model is."""
-    device = next(found.model.parameters()).device
-    x, y = next(iter(part.batches(found.problem, len(part))))
-    return x.to(device), y.to(device)
+def _values(own: Sequence[Record], data: str, arm: str, metric: str) -> list[float]:
+    values = by_seed(own, data, arm, metric).values()
+    return [value for value in values if not math.isnan(value)]
 
 
-def _drawn(
-    run: Run, found: Fitted, test: Part, context: Context
-) -> tuple[Tensor, dict[str, float]]:
-    """Masks of a prediction; how far apart they are, and how many units they keep."""
-    turned = images.shifted(test.x, images.ROTATED, 0, found, context)
-    noisy = images.shifted(test.x, *NOISE, found, context)
-    # One call for all: masks that a method shares between points are then the same throughout.
-    whole = Part(torch.cat([test.x, test.x, turned, noisy]), test.y.repeat(4))
-    x, _ = _batch(found, whole)
-    generator = torch.Generator().manual_seed(1000 * run.seed)
-    samples = run.options["samples"]
-    made = found.model.predict(x, samples=samples, generator=generator, return_masks=True)
-    assert made.masks is not None
-    drawn = [mask.cpu() for mask in made.masks]
-    sites = [mask[:, : len(test)] for mask in drawn]
-    masks = torch.cat(sites, -1)
-    means = torch.cat([mask.mean(0) for mask in drawn], -1).chunk(4)
-    within, between = statistics.pair_distances(means[0], test.y)
-    metrics = {
-        "distance/same": statistics.manhattan(means[0], means[1]),
-        "distance/within": within,
-        "distance/between": between,
-        "distance/rotated": statistics.manhattan(means[0], means[2]),
-        "distance/noise": statistics.manhattan(means[0], means[3]),
-        "keep/sd_units": float(means[0].mean(0).std()),
+def _mean(own: Sequence[Record], data: str, arm: str, metric: str) -> float | None:
+    return sections.cell(_values(own, data, arm, metric)).mean
+
+
+def _rows(own: Sequence[Record], data: str, metrics: Sequence[str]) -> list[Row]:
+    """A row for each arm that has any of the metrics; of p-values the largest."""
+
+    def of(arm: str, metric: str) -> Cell:
+        values = _values(own, data, arm, metric)
+        if metric.endswith("/p") and values:
+            most = "< 0.001" if max(values) < 0.001 else f"{max(values):.3f}"
+            return Cell(text=most, runs=len(values))
+        return sections.cell(values)
+
+    return sections.rows(sections.TITLES, metrics, of)
+
+
+def _correlations(own: Sequence[Record], data: str) -> Table:
+    share = Column("points with p ≤ 0.05", digits=0, percent=True)
+    columns = {
+        "reward/pearson": Column("log q, log R: Pearson", digits=2),
+        "reward/spearman": Column("Spearman", digits=2),
+        "reward/significant": share,
+        "reward/p": Column("p"),
+        "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
+        "evidence/significant": share,
+        "evidence/p": Column("p"),
+        "log_likelihood/sd": Column("sd of log likelihood"),
     }
-    assert isinstance(found.model, MaskedModel)
-    for site, mask in zip(found.model.sites, sites, strict=True):
-        metrics[f"site/{site.name}"] = float(mask.mean())
-    return masks, metrics
+    rows = _rows(own, data, list(columns))
+    if rows:
+        texts = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
+        paper = [Cell(text=texts.get(metric, sections.NONE)) for metric in columns]
+        rows.append(Row(sections.TITLES[OURS], paper, PAPER))
+    return Table(
+        f"{TITLES[data]}: are likelier masks better?",
+        "method",
+        list(columns.values()),
+        rows,
+        "Over the masks of one point, then averaged over points and seeds. The column p is that of "
+        "all masks together, each point's mean taken off, the largest over seeds; the share of "
+        "points counts positive correlations. The last column is how much the log likelihood of a "
+        "label varies over masks: where it hardly does, there is little to learn.",
+    )
 
 
-def _informed(run: Run, found: Fitted, test: Part, masks: Tensor) -> dict[str, Any]:
-    """How much masks tell about the label: those of a prediction, and those of the posterior."""
-    assert isinstance(found.model, MaskedModel)
-    drawn = {"prediction": masks}
-    if run.method in POSTERIOR:
-        x, y = _batch(found, test)
-        drawn["posterior"] = score(
-            found.model, x, y, run.options["samples"], 1000 * run.seed + 10
-        ).masks
-    classes = found.problem.target.classes
-    metrics: dict[str, Any] = {}
-    for name, each in drawn.items():
-        known = statistics.beyond_chance(each, test.y, len(classes), seed=run.seed)
-        metrics |= {
-            f"information/{name}": float(known.bits.mean()),
-            f"information/{name}_most": float(known.bits.max()),
-            f"information/{name}_above": float(known.above.double().mean()),
-            f"keep/{name}": float(each.double().mean()),
-        }
-        if run.seed == 0:
-            units = known.bits.argsort(descending=True)[:_SHOWN_UNITS].sort().values
-            rates = statistics.keep_by_class(each, test.y, len(classes))[:, units]
-            metrics[f"heat/{name}"] = {
-                "rows": list(classes),
-                "columns": [_unit(found.model, int(unit)) for unit in units],
-                "values": [_rounded(row, 3) for row in rates],
-            }
-    return metrics
+def _distances(own: Sequence[Record], data: str) -> Bars:
+    rows = _rows(own, data, [f"distance/{name}" for name in _DISTANCES])
+    return Bars(
+        f"{TITLES[data]}: how far apart mean masks are",
+        "Manhattan distance per unit",
+        list(_DISTANCES.values()),
+        [(row.title, row.cells) for row in rows],
+        "Mean mask of the draws of a prediction (20 in the paper). Two predictions of one point "
+        "differ by chance; distances above that are real. ID-GFlowOut draws one mask for all.",
+    )
 
 
-def _rewarded(run: Run, found: Fitted, test: Part) -> dict[str, Any]:
-    """Whether likelier masks have a higher reward."""
-    if run.method == "mc":  # all its masks with as many units are alike
-        return {}
-    assert isinstance(found.model, MaskedModel)
-    part = Part(test.x[: run.options["scored"]], test.y[: run.options["scored"]])
-    if run.method in SHARED:  # their reward is that of the training set
-        part = images.subset(found.task.train, 0, run.options["points"])
-    x, y = _batch(found, part)
-    scored = score(found.model, x, y, run.options["masks"], 1000 * run.seed + 20)
-    metrics: dict[str, Any] = {
-        "log_q/sd": float(scored.log_q.std(0).mean()),
-        "log_likelihood/sd": float(scored.log_likelihood.std(0).mean()),
+def _information(own: Sequence[Record], data: str) -> Table:
+    parts = {
+        "": ("mean bits", 4, False),
+        "_most": ("most", 3, False),
+        "_above": ("units above chance", 1, True),
     }
-    pairs = {
-        "reward": (scored.log_q, scored.log_reward),
-        "evidence": (scored.log_q - scored.log_p, scored.log_likelihood),
+    columns = {
+        f"information/{name}{part}": Column(f"{name}: {title}", digits=digits, percent=percent)
+        for name in _HEATS
+        for part, (title, digits, percent) in parts.items()
     }
-    for name, pair in pairs.items():
-        values = dataclasses.asdict(statistics.correlate(*pair))
-        metrics |= {f"{name}/{key}": value for key, value in values.items()}
-        if run.seed == 0:
-            metrics[f"scatter/{name}"] = _scatter(*pair, y, found)
-    return metrics
+    return Table(
+        f"{TITLES[data]}: what masks know about the label",
+        "method",
+        list(columns.values()),
+        _rows(own, data, list(columns)),
+        "Mutual information between a unit's bit and the class, estimated from shares, with the "
+        "mean over 99 shufflings of the labels taken off (1 bit is the most there is). Above "
+        "chance: more than with any shuffling, which 1 % of units that know nothing are. The "
+        "posterior is shown the label, a prediction is not.",
+    )
 
 
-def _scatter(first: Tensor, second: Tensor, y: Tensor, found: Fitted) -> list[dict[str, Any]]:
-    """Some points with the two values of some of their masks, each point's mean taken off."""
-    classes = found.problem.target.classes
-    first, second = first - first.mean(0), second - second.mean(0)
-    shared = first.shape[1] == 1
+def _keep_rates(own: Sequence[Record], data: str) -> Table:
+    names = dict.fromkeys(name for record in own for name in record["metrics"])
+    columns = {
+        "keep/prediction": "prediction",
+        "keep/posterior": "posterior",
+        "keep/sd_units": "sd over units",
+        **{name: name.removeprefix("site/") for name in names if name.startswith("site/")},
+    }
+    return Table(
+        f"{TITLES[data]}: share of units that are kept",
+        "method",
+        [*map(Column, columns.values())],
+        _rows(own, data, list(columns)),
+        "Over all points and draws; sites in the order in which they are run, in a prediction.",
+    )
+
+
+def _first(own: Sequence[Record], metric: str) -> Any:
+    """A metric of GFlowOut that is no number, of the first record that has it."""
+    kept = (record["metrics"].get(metric) for record in own if record["method"] == OURS)
+    return next(filter(None, kept), None)
+
+
+def _scatters(own: Sequence[Record], data: str) -> list[Points]:
     return [
-        {
-            "title": "all points" if shared else f"{classes[int(y[point])]} (point {point + 1})",
-            "x": _rounded(first[:_SHOWN_MASKS, point], 3),
-            "y": _rounded(second[:_SHOWN_MASKS, point], 4),
-        }
-        for point in range(min(_SHOWN_POINTS, first.shape[1]))
+        Points(
+            f"{TITLES[data]}, {sections.TITLES[OURS]}: {title}",
+            x,
+            y,
+            [Series(**points) for points in kept],
+            "Masks of some test points, seed 0; each point's mean is taken off.",
+        )
+        for name, (title, x, y) in _SCATTERS.items()
+        if (kept := _first(own, f"scatter/{name}"))
     ]
 
 
-def _unit(model: MaskedModel, unit: int) -> str:
-    """Name of a unit among those of all sites."""
-    for site in model.sites:
-        if unit < site.units:
-            return f"{site.name}:{unit}"
-        unit -= site.units
-    raise IndexError(unit)
+def _heats(own: Sequence[Record], data: str) -> list[Heat]:
+    return [
+        Heat(
+            f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}",
+            "unit",
+            "class",
+            **kept,
+            low=0.0,
+            high=1.0,
+            caption="Those units that tell most about the class, seed 0.",
+        )
+        for name, words in _HEATS.items()
+        if (kept := _first(own, f"heat/{name}"))
+    ]
 
 
-def _rounded(values: Tensor, digits: int) -> list[float]:
-    return [round(float(value), digits) for value in values]
+def _apart(own: Sequence[Record], data: str) -> Comparison:
+    """Distance of GFlowOut's masks between classes against two predictions of one point."""
+    between, same = (by_seed(own, data, OURS, f"distance/{n}") for n in ("between", "same"))
+    return pair(between, same, "high")
+
+
+def _findings(own: Sequence[Record], data: str) -> list[str]:
+    title, made = TITLES[data], []
+    reward, evidence, same, between, bits = (
+        _mean(own, data, OURS, metric)
+        for metric in (
+            "reward/pearson", "evidence/pearson", "distance/same", "distance/between",
+            "information/prediction",
+        )
+    )  # fmt: skip
+    if reward is not None and evidence is not None:
+        control = _mean(own, data, CONTROL, "reward/pearson")
+        beside = "" if control is None else f" and {control:.2f} in the control"
+        made.append(
+            f"{title}: log q and log R of GFlowOut's masks correlate with r = {reward:.2f} (paper: "
+            f"at least {LEAST}){beside}; log q - log p and the log likelihood of the label, what "
+            f"the posterior has to learn, with r = {evidence:.2f}."
+        )
+    if same is not None and between is not None:
+        words = {
+            "better": "so masks do depend on the input",
+            "not comparable": "one seed alone tells nothing",
+        }.get(_apart(own, data).verdict, "so no dependence on the input is seen")
+        made.append(
+            f"{title}: mean masks of points of two classes are {between:.3f} apart per unit, those "
+            f"of one point drawn twice {same:.3f}: {words}."
+        )
+    if bits is not None:
+        random = _mean(own, data, "mc", "information/prediction")
+        beside = "" if random is None else f" (MC dropout: {random:.4f})"
+        made.append(
+            f"{title}: a bit of GFlowOut's masks tells {bits:.4f} bits about the class in a "
+            f"prediction{beside}."
+        )
+    return made
+
+
+def _claims(records: Sequence[Record], there: Sequence[str]) -> list[Claim]:
+    rewarded, diverse = dict[str, bool | None](), dict[str, bool | None]()
+    control = []
+    for data in there or DATA:
+        title, r = TITLES[data], _mean(records, data, OURS, "reward/pearson")
+        p = _values(records, data, OURS, "reward/p")
+        few = r is None or len(p) < LEAST_SEEDS
+        rewarded[title] = None if few else (r or 0.0) >= LEAST and max(p) <= LEVEL
+        verdict = _apart(records, data).verdict
+        diverse[title] = None if verdict == "not comparable" else verdict == "better"
+        beside = _mean(records, data, CONTROL, "reward/pearson")
+        control += [] if beside is None else [f"{beside:.2f} on {title}"]
+    note = entry("masks.reward")["note"].format(control=" and ".join(control)) if control else ""
+    return [counted("masks.reward", rewarded, note), counted("masks.differ", diverse)]
 
 
 STUDY = Study(

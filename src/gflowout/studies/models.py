@@ -19,7 +19,7 @@ from gflowout.app.preprocess import Problem
 from gflowout.app.tasks import Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
-from gflowout.runs import Context, locks
+from gflowout.runs import Context, Run, locks
 from gflowout.runs.values import canonical
 from gflowout.studies.framework.arms import Arm
 
@@ -52,13 +52,7 @@ class Fitted:
 
 
 def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int) -> Config:
-    """The configuration of an arm.
-
-    Args:
-        arm: The arm.
-        base: Of all arms, by dotted key.
-        tuned: What was tuned.
-        seed: Of the run.
+    """The configuration of an arm: that of all arms, by dotted key, and what was tuned.
 
     Examples:
         >>> from gflowout.studies.framework.arms import ARMS
@@ -73,31 +67,28 @@ def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: 
 def fitted(
     arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int, context: Context
 ) -> Fitted:
-    """Train an arm, or take what an earlier run has trained.
-
-    Args:
-        arm: The arm.
-        base: Of all arms, by dotted key.
-        tuned: What was tuned.
-        seed: Of the run.
-        context: Of the run.
-    """
+    """Train an arm with :func:`settings`, or take what an earlier run has trained."""
     wanted = [settings(arm, base, tuned, seed + _APART * place) for place in range(arm.members)]
-    found: list[pipeline.Trained] = []
-    for each in wanted:
+    members: list[pipeline.Trained] = []
+    for config in wanted:
         # With a seed of their own, data are the same for all members: read them once.
-        task = found[0].task if found and each.data.seed is not None else None
-        found.append(_one(each, context, task))
-    facts = {
-        "epochs_trained": float(sum(len(each.result.history) for each in found if each.result)),
-        "best_epoch": float(found[0].result.best_epoch if found[0].result else 0),
-        "parameters": float(sum(p.numel() for each in found for p in each.model.parameters())),
-    }
-    first = found[0]
+        task = members[0].task if members and config.data.seed is not None else None
+        members.append(_one(config, context, task))
+    first = members[0]
     assert first.task is not None
     assert first.result is not None
-    model = first.model if arm.members == 1 else Ensemble([each.model for each in found])
+    facts = {
+        "epochs_trained": float(sum(len(m.result.history) for m in members if m.result)),
+        "best_epoch": float(first.result.best_epoch),
+        "parameters": float(sum(p.numel() for m in members for p in m.model.parameters())),
+    }
+    model = first.model if arm.members == 1 else Ensemble([m.model for m in members])
     return Fitted(model, first.problem, first.task, list(first.result.history), facts, wanted)
+
+
+def dotted(run: Run) -> dict[str, Any]:
+    """The part of a run's options that is a configuration."""
+    return {key: value for key, value in run.options.items() if "." in key}
 
 
 def folder_of(wanted: Config, context: Context) -> Path:

@@ -7,22 +7,31 @@ has SVHN alone, and one score; the other pairs, scores and FPR95 are additions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from gflowout.app import evaluation, metrics, scores
+from gflowout.app import evaluation, metrics
 from gflowout.app.tasks import Part
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import images, images_presets
-from gflowout.studies import images_sections as say
-from gflowout.studies.framework import verdicts
-from gflowout.studies.framework.compare import pair_by_pair
-from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
-from gflowout.studies.framework.study import TUNING, Chosen, Record, Study
-from gflowout.studies.images import TITLES
-from gflowout.studies.images_presets import CIFAR
+from gflowout.studies import images
+from gflowout.studies.framework import claims as judged
+from gflowout.studies.framework import sections
+from gflowout.studies.framework.content import (
+    Better,
+    Block,
+    Cell,
+    Claim,
+    Column,
+    Section,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.images import CIFAR, DATA, TITLES
+from gflowout.studies.models import Fitted
 
 NAME = "ood"
 UNKNOWN: dict[str, dict[str, tuple[str, ...]]] = {
@@ -49,47 +58,43 @@ _SEEDS = {
 _SIZES = {
     "smoke": {"mnist": 40, "cifar10": 20, "cifar100": 20},
     "cpu": {"mnist": 10000, "cifar10": 1000, "cifar100": 1000},
-    "paper": dict.fromkeys(images_presets.DATA, 30000),
+    "paper": dict.fromkeys(DATA, 30000),
 }
 """Images of each side at most."""
-PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
-    "cifar10": {
-        "concrete": (0.909, 0.021, 0.872, 0.017), "contextual": (0.915, 0.011, 0.874, 0.014),
-        "mc": (0.882, 0.009, 0.869, 0.010), "ensemble": (0.935, 0.007, 0.912, 0.006),
-        "id-gflowout": (0.781, 0.021, 0.843, 0.018), "gflowout": (0.955, 0.013, 0.924, 0.019),
-    },
-    "cifar100": {
-        "concrete": (0.795, 0.017, 0.691, 0.021), "contextual": (0.812, 0.013, 0.728, 0.014),
-        "mc": (0.783, 0.011, 0.715, 0.021), "ensemble": (0.842, 0.008, 0.731, 0.017),
-        "id-gflowout": (0.819, 0.008, 0.707, 0.012), "gflowout": (0.839, 0.010, 0.741, 0.012),
-    },
-}  # fmt: skip
+PAPER = judged.paper(NAME)
 """AUROC, its error, AUPR, its error against SVHN: Table 3 of the paper."""
 _OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
-_MARGIN = f"the paper's margin ({verdicts.SLACK:g} where it has none)"
+_MEASURES: dict[str, Better] = {"auroc": "high", "aupr": "high", "fpr95": "low"}
+_ABOUT = (
+    "Unknown inputs are the positive class and uncertainty is its score: Dempster-Shafer from the "
+    "mean logits of all draws, entropy of the mean probabilities, mutual information between draws "
+    "and class. A network without draws has no mutual information. CIFAR-10 and CIFAR-100 have "
+    "pictures of like things, which makes them harder to tell apart than SVHN is."
+)
 
 
 def work(run: Run, context: Context) -> Result:
-    """A trial, or one network whose uncertainty is to find inputs of other data.
+    """A trial, or one network whose uncertainty is to find inputs of other data."""
+    return images.trial_or(detection, run, context)
+
+
+def detection(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+    """How well each uncertainty score tells test images from those of other data.
 
     Options: ``against``, names of other data; ``test``, images of each side at most.
     """
-    if run.study == TUNING:
-        return images.trial(run, context)
-    found = images.trained(run, context)
     count = run.options["test"]
-    known = images.answer(found, images.subset(found.task.part("test"), 0, count), run)
-    numbers: dict[str, Any] = {**found.facts, **images.scored(known, found, "clean")}
-    directory = found.configs[0].data.directory
+    known = images.answer(fitted, images.subset(fitted.task.part("test"), 0, count), run)
+    numbers: dict[str, Any] = images.scored(known, fitted, "clean")
     for other in run.options["against"]:
-        x = evaluation.other_data(found.problem, other, directory)
+        x = evaluation.other_data(fitted.problem, other, fitted.configs[0].data.directory)
         rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:count]
         labels = torch.zeros(len(rows), dtype=torch.int64)
-        unknown = images.answer(found, Part(x[rows], labels), run)
+        unknown = images.answer(fitted, Part(x[rows], labels), run)
         for score in SCORES:
             measured = metrics.detection(known[score], unknown[score])
             numbers |= {f"{other}/{score}/{name}": value for name, value in measured.items()}
-    return {"metrics": numbers, "epochs": found.epochs, "data": found.task.fingerprints}
+    return numbers
 
 
 def tuning(preset: str) -> list[Run]:
@@ -107,114 +112,58 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
 def section(records: Sequence[Record]) -> Section:
     """A table for each pair, comparisons and claims."""
     blocks: list[Block] = []
-    findings, details = [], []
-    there = say.present(records, images_presets.DATA)
+    compared = []
+    there = sections.present(records, DATA)
     for data in there:
-        blocks.append(Text([f"{say.setting(records, data)}, {say.seeds_of(records, data)}."]))
+        blocks.append(Text([images.setting(records, data)]))
         others = _others(records, data)
         if data in PAPER and "svhn" not in others:
             blocks.append(_table(records, data, "svhn"))  # the paper's rows alone
         for other in others:
             blocks.append(_table(records, data, other))
-            what = f"AUROC of {TITLES[data]} against {TITLES[other]}"
-            found = say.comparisons(records, data, _auroc(other), "high")
-            findings += say.overview(found, what)
-            details += say.sentences(found, what, percent=False)
+            compared.append(Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}"))
+    findings, details = sections.against_others(records, compared)
     if there:
-        how = (
-            "Unknown inputs are the positive class and uncertainty is its score: Dempster-Shafer "
-            "from the mean logits of all draws, entropy of the mean probabilities, mutual "
-            "information between draws and class. A network without draws has no mutual "
-            "information. CIFAR-10 and CIFAR-100 have pictures of like things, which makes them "
-            "harder to tell apart than SVHN is."
-        )
-        blocks += [Text([how]), *pair_by_pair(details)]
+        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
     return Section(findings, blocks, claims(records), tuple(there))
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
     """What the paper says of detection, and what became of it."""
-    made = []
-    for pairs, where in (
-        (dict.fromkeys(CIFAR, "svhn"), "against SVHN (Table 3)"),
-        (_OTHER, "with the other CIFAR in the place of SVHN, which is our stand-in"),
-    ):
-        outcomes = {
-            f"{TITLES[data]} against {TITLES[other]}": verdicts.beats(
-                say.comparisons(records, data, _auroc(other), "high", others=say.BASELINES),
-                say.BASELINES,
-                {arm: _margin(data, other, "gflowout", arm) for arm in say.BASELINES},
-            )
-            for data, other in pairs.items()
+    # SVHN where it was run, else the other CIFAR.
+    used = {d: "svhn" if "svhn" in _others(records, d) else _OTHER[d] for d in CIFAR}
+    svhn, stand_in = "svhn" in used.values(), " Tested with the other CIFAR in SVHN's place."
+    scale = images.scale(records)
+    absent = "" if svhn else " SVHN is not among the data that were run."
+    cifar10 = {"cifar10": used["cifar10"]}
+    return [
+        _judge("svhn", records, dict.fromkeys(CIFAR, "svhn"), absent + scale),
+        _judge("other", records, _OTHER, scale),
+        _judge("ensembles", records, used, ("" if svhn else stand_in) + scale),
+        _judge("id", records, cifar10, ("" if "svhn" in cifar10.values() else stand_in) + scale),
+    ]
+
+
+def _judge(name: str, records: Sequence[Record], unknown: dict[str, str], note: str) -> Claim:
+    """A claim on some pairs of data; the paper has margins for SVHN alone."""
+    ours = judged.entry(f"ood.{name}").get("ours", "gflowout")
+    margins = {
+        _pair(data, other): {
+            arm: PAPER[data][ours][0] - numbers[0] for arm, numbers in PAPER[data].items()
         }
-        claim = (
-            "GFlowOut detects unknown inputs better than MC, concrete and contextual dropout, with "
-            f"CIFAR-10 and with CIFAR-100, {where}."
-        )
-        rule = (
-            "AUROC of the Dempster-Shafer score is better than that of each of the three, by the "
-            f"paired 95 % interval; it is not if another interval is below {_MARGIN}"
-        )
-        made.append(_without_svhn(say.verdict(claim, outcomes, 2, rule), outcomes))
-    made += [_ensembles(records), _poor_id(records)]
-    return [say.noting(each, say.scale(records)) for each in made]
+        for data, other in unknown.items()
+        if other == "svhn"
+    }
+    pairs = {_pair(data, other): (data, _auroc(other)) for data, other in unknown.items()}
+    return judged.judge(f"ood.{name}", records, pairs, margins, note)
 
 
-def _ensembles(records: Sequence[Record]) -> Claim:
-    claim = "GFlowOut keeps up with deep ensembles in detection (Table 3)."
-    rule = (
-        "the paired 95 % interval of the AUROC of the Dempster-Shafer score, less that of the "
-        f"ensemble, is above -{verdicts.SLACK:g}; it does not hold if it is not, and below 0"
-    )
-    outcomes, used = dict[str, bool | None](), set[str]()
-    for data in CIFAR:
-        other = _unknown(records, data)
-        used.add(other)
-        found = say.comparisons(records, data, _auroc(other), "high", others=("ensemble",))
-        pair = f"{TITLES[data]} against {TITLES[other]}"
-        outcomes[pair] = verdicts.holds_up(found, ("ensemble",))
-    return _noting(say.verdict(claim, outcomes, 2, rule), used)
+def _pair(data: str, other: str) -> str:
+    return f"{TITLES[data]} against {TITLES[other]}"
 
 
-def _poor_id(records: Sequence[Record]) -> Claim:
-    claim = "ID-GFlowOut detects poorly with CIFAR-10: worse than every other method (Table 3)."
-    rule = (
-        "every other dropout method has a better AUROC, by the paired 95 % interval; it has not if "
-        f"another interval is below {_MARGIN}"
-    )
-    other, ours = _unknown(records, "cifar10"), "id-gflowout"
-    found = []
-    for arm in (*say.BASELINES, "gflowout"):
-        pair = say.comparisons(records, "cifar10", _auroc(other), "high", ours=arm, others=(ours,))
-        found.append(verdicts.beats(pair, (ours,), {ours: _margin("cifar10", other, arm, ours)}))
-    bad = verdicts.every(found)
-    outcome = say.verdict(claim, {f"CIFAR-10 against {TITLES[other]}": bad}, 1, rule)
-    return _noting(outcome, {other})
-
-
-def _unknown(records: Sequence[Record], data: str) -> str:
-    """SVHN where it was run, else the other CIFAR."""
-    return "svhn" if "svhn" in _others(records, data) else _OTHER[data]
-
-
-def _without_svhn(claim: Claim, outcomes: Mapping[str, bool | None]) -> Claim:
-    if any("SVHN" in name for name in outcomes) and all(v is None for v in outcomes.values()):
-        return say.noting(claim, " SVHN is not among the data that were run.")
-    return claim
-
-
-def _noting(claim: Claim, used: set[str]) -> Claim:
-    note = "" if "svhn" in used else " Tested with the other CIFAR in SVHN's place."
-    return say.noting(claim, note)
-
-
-def _margin(data: str, unknown: str, ours: str, other: str) -> float:
-    """By how much the paper has one method ahead of another; it has figures for SVHN alone."""
-    return PAPER[data][ours][0] - PAPER[data][other][0] if unknown == "svhn" else verdicts.SLACK
-
-
-def _auroc(other: str) -> say.Measure:
-    return say.metric(f"{other}/dempster_shafer/auroc")
+def _auroc(other: str) -> str:
+    return f"{other}/dempster_shafer/auroc"
 
 
 def _others(records: Sequence[Record], data: str) -> list[str]:
@@ -230,24 +179,25 @@ def _others(records: Sequence[Record], data: str) -> list[str]:
 
 
 def _table(records: Sequence[Record], data: str, other: str) -> Table:
-    columns, measures = [], []
-    for score, title in SCORES.items():
-        for what, better in (("auroc", "high"), ("aupr", "high"), ("fpr95", "low")):
-            columns.append(Column(f"{what.upper()}, {title}", better))  # type: ignore[arg-type]
-            measures.append(say.metric(f"{other}/{score}/{what}"))
+    columns = {
+        f"{other}/{score}/{name}": Column(f"{name.upper()}, {title}", better)
+        for score, title in SCORES.items()
+        for name, better in _MEASURES.items()
+    }
     count = next(record["options"]["test"] for record in records if record["data"] == data)
     caption = f"Up to {count:,} images of each."
     if other not in _others(records, data):
-        columns, measures = columns[:2], measures[:2]  # what the paper has
-        caption = f"Figures of the paper; {TITLES[other]} is not among the data that were run."
-    paper: dict[str, list[float | Cell | None]] = {}
+        columns = dict(list(columns.items())[:2])  # what the paper has
+        caption = f"Numbers of the paper; {TITLES[other]} is not among the data that were run."
+    rows = sections.arm_rows(records, data, list(columns))
     if other == "svhn":
+        none = [None] * (len(columns) - 2)
         paper = {
-            arm: [Cell(auroc, first), Cell(aupr, second), *[None] * (len(columns) - 2)]
+            arm: [Cell(auroc, first), Cell(aupr, second), *none]
             for arm, (auroc, first, aupr, second) in PAPER[data].items()
         }
-    title = f"{TITLES[data]} against {TITLES[other]}"
-    return Table(title, "Method", columns, say.rows(records, data, measures, paper), caption)
+        rows += sections.paper_rows(paper)
+    return Table(_pair(data, other), "Method", list(columns.values()), rows, caption)
 
 
 STUDY = Study(
@@ -260,4 +210,4 @@ STUDY = Study(
     section=section,
     tuning=tuning,
 )
-assert tuple(SCORES) == scores.UNCERTAINTIES
+assert tuple(SCORES) == evaluation.UNCERTAINTIES

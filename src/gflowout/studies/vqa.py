@@ -19,17 +19,32 @@ from gflowout.backbones import MCAN
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.likelihoods import Categorical, MultiLabel
 from gflowout.core.model import MaskedModel
+from gflowout.core.text import counted
 from gflowout.core.wrap import wrap
 from gflowout.data import vqa
-from gflowout.data.vqa import VQABatches, VQASet
+from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.values import canonical
 from gflowout.studies import models, vqa_data
+from gflowout.studies.framework import claims as judged
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Study
-from gflowout.studies.vqa_data import Prepared
-from gflowout.studies.vqa_section import section
+from gflowout.studies.framework.content import (
+    Block,
+    Cell,
+    Claim,
+    Column,
+    Curves,
+    Row,
+    Section,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.statistics import by_seed, pair
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.vqa_data import Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
 DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
@@ -38,41 +53,6 @@ SAMPLES = {"smoke": 3, "cpu": 20, "paper": 20}
 TRIAL_SEED = {"smoke": 0, "cpu": 100, "paper": 100}
 """Of the trials: another choice of validation questions than any run has, where there is time."""
 
-# On one core at 2.8 GHz a step of 32 questions takes 27 ms without masks and up to 110 ms with
-# those of "combined"; half a thousand steps are enough to answer from the picture.
-_SMALL: Options = {
-    "net.layers": 1, "net.width": 64, "net.heads": 4, "net.hidden": 128, "net.embedding_size": 32,
-    "net.reduction_hidden": 64, "net.reduced": 128, "fit.schedule": "cosine",
-    "fit.valid_samples": 3, "batch": 32, "grid": 4, "size": 64, "train": 3000, "valid": 400,
-    "test": 600,
-}  # fmt: skip
-_TINY: Options = {
-    **_SMALL, "net.width": 16, "net.hidden": 16, "net.embedding_size": 8,
-    "net.reduction_hidden": 16, "net.reduced": 16, "fit.epochs": 1, "fit.valid_samples": 1,
-    "train": 120, "valid": 40, "test": 40, "batch": 30,
-}  # fmt: skip
-_SIZES: dict[str, dict[str, Options]] = {
-    "smoke": {
-        "vqa-rad": {**_TINY, "length": 8, "size": 32},
-        "easy-vqa": {**_TINY, "length": 8, "size": 16, "grid": 2},
-    },
-    "cpu": {
-        "vqa-rad": {**_SMALL, "length": 12, "fit.epochs": 8},
-        "easy-vqa": {**_SMALL, "length": 8, "fit.epochs": 5},
-    },
-    # Sizes and schedule of the published MCAN-small.
-    "paper": {
-        "vqa-v2": {
-            "net.layers": 6, "net.width": 512, "net.heads": 8, "net.hidden": 2048,
-            "net.embedding_size": 300, "net.reduction_hidden": 512, "net.reduced": 1024,
-            "net.dropout": 0.1, "fit.epochs": 13, "fit.warmup": 3, "fit.schedule": "milestones",
-            "fit.milestones": [10 / 13, 12 / 13], "fit.gamma": 0.2, "fit.patience": 3,
-            "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14,
-            "features": 2048, "held_out": 0.1, "min_count": 8, "train": None, "valid": None,
-            "test": None,
-        },
-    },
-}  # fmt: skip
 _TRIAL_EPOCHS = {"vqa-rad": 4, "easy-vqa": 3, "vqa-v2": 6}
 """Trials of ``cpu`` and ``paper`` are about half as long."""
 _RATES = {"smoke": (1e-2,), "cpu": (2e-3,), "paper": (5e-5, 1e-4, 2e-4)}
@@ -84,47 +64,45 @@ NOISY = {"smoke": 2.0, "cpu": 2.0, "paper": 5.0}
 _NOISE_SEED = 0
 """The same noise for every arm and seed."""
 _TEST_BATCH = 200
+_OF_DATA = (
+    "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count"
+)  # fmt: skip
+"""Options without a dot that decide what a model learns."""
 _APART = 1000
 """Between the seeds of an ensemble's members; the first member is the single network."""
+
+TITLES = {"vqa-v2": "VQA v2", "vqa-rad": "VQA-RAD", "easy-vqa": "easy-VQA"}
+KINDS = ("all", "yes/no", "number", "other")
+PUBLISHED = judged.paper("vqa")
+"""Table 2 of the paper, on VQA v2: all, yes/no, number, other in %."""
+FEW = 30
+"""Questions of a kind below which its column says little."""
 
 
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on validation questions."""
-    return [
-        Run(
-            TUNING,
-            arm.label,
-            data,
-            TRIAL_SEED[preset],
-            {**_options(preset, data), **_trial(preset, data), "tuned": tuned},
-        )
-        for data in DATA[preset]
-        for arm in ARMS.values()
-        for tuned in trials(arm, _RATES[preset], _OWN[preset])
-    ]
+    made = []
+    for data in DATA[preset]:
+        shorter = {} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}
+        for arm in ARMS.values():
+            for tuned in trials(arm, _RATES[preset], _OWN[preset]):
+                options = {**_options(preset, data), **shorter, "tuned": tuned}
+                made.append(Run(TUNING, arm.label, data, TRIAL_SEED[preset], options))
+    return made
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set, seed by seed."""
-    return [
-        Run(
-            "vqa",
-            arm.label,
-            data,
-            seed,
-            {
-                **_options(preset, data),
-                "noises": list(NOISES[preset]),
-                "noisy": NOISY[preset],
-                "tuned": chosen.get(
-                    (data, arm.label), trials(arm, _RATES[preset], _OWN[preset])[0]
-                ),
-            },
-        )
-        for seed in range(SEEDS[preset])
-        for data in DATA[preset]
-        for arm in ARMS.values()
-    ]
+    noise = {"noises": list(NOISES[preset]), "noisy": NOISY[preset]}
+    made = []
+    for seed in range(SEEDS[preset]):
+        for data in DATA[preset]:
+            for arm in ARMS.values():
+                first = trials(arm, _RATES[preset], _OWN[preset])[0]
+                tuned = chosen.get((data, arm.label), first)
+                options = {**_options(preset, data), **noise, "tuned": tuned}
+                made.append(Run("vqa", arm.label, data, seed, options))
+    return made
 
 
 def work(run: Run, context: Context) -> Result:
@@ -134,21 +112,21 @@ def work(run: Run, context: Context) -> Result:
     data = vqa_data.load(run.data, run.seed, run.options, context.folder.parent)
     # Of an ensemble one member is tuned: what is good for it is good for all.
     members = 1 if trial else arm.members
-    found = [_trained(arm, run, data, place, context) for place in range(members)]
-    results = [result for _, result in found]
+    trained = [_trained(arm, run, data, place, context) for place in range(members)]
+    networks, results = [model for model, _ in trained], [result for _, result in trained]
     first = results[0]
     metrics: dict[str, Any] = {
         "epochs_trained": sum(len(result.history) for result in results),
         "best_epoch": first.best_epoch,
-        "parameters": sum(p.numel() for model, _ in found for p in model.parameters()),
+        "parameters": sum(p.numel() for network in networks for p in network.parameters()),
         "valid/nll": first.best_score,
     }
-    used = {"train": _checksum(data.train), "valid": _checksum(data.valid)}
+    used = {"train": checksum(data.train), "valid": checksum(data.valid)}
     if trial:
         return {"metrics": metrics, "epochs": [*first.history], "data": used}
-    model = found[0][0] if members == 1 else Ensemble([model for model, _ in found])
+    model = networks[0] if members == 1 else Ensemble(networks)
     alone = data.test.accuracy(vqa_data.question_only(data))
-    metrics |= _prefixed("question", vqa.by_type(alone, data.test.types))
+    metrics |= prefixed("question", vqa.by_type(alone, data.test.types))
     levels = [0.0, *run.options["noises"]]
     for place, noise in enumerate(levels):
         context.progress(place, len(levels), f"noise {noise:g}")
@@ -156,25 +134,18 @@ def work(run: Run, context: Context) -> Result:
         names = [f"noise-{noise:g}"] if noise else ["clean"]
         names += ["noisy"] * (noise == run.options["noisy"])
         for name in names:
-            metrics |= _prefixed(name, numbers)
+            metrics |= prefixed(name, numbers)
     metrics["questions"] = {
         kind: int((data.test.types == position).sum()) for position, kind in enumerate(vqa.TYPES)
     }
-    used["test"] = _checksum(data.test)
+    used["test"] = checksum(data.test)
     return {"metrics": metrics, "epochs": [*first.history], "data": used}
 
 
 def scored(
     model: MaskedModel | Ensemble, data: Prepared, noise: float, samples: int, seed: int
 ) -> dict[str, float]:
-    """Official accuracy of the test questions, for all and by type, and the NLL.
-
-    Args:
-        model: The model.
-        data: The questions.
-        noise: Standard deviation of the noise on visual features; padded regions have none.
-        samples: Draws of masks.
-        seed: Of the draws.
+    """Official accuracy of the test questions with noise on real regions, and the NLL.
 
     Returns:
         ``all``, ``yes/no``, ``number``, ``other`` where there are such questions; ``nll`` over
@@ -193,8 +164,8 @@ def scored(
         known = scores.sum(-1) > 0
         label = scores.argmax(-1) if data.single else scores
         log_probs.append(pred.log_prob(label.to(device)).cpu()[known])
-    found = vqa.by_type(data.test.accuracy(torch.cat(classes)), data.test.types)
-    return {**found, "nll": -float(torch.cat(log_probs).double().mean())}
+    accuracy = vqa.by_type(data.test.accuracy(torch.cat(classes)), data.test.types)
+    return {**accuracy, "nll": -float(torch.cat(log_probs).double().mean())}
 
 
 def single_answer(batch: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any], Tensor]:
@@ -203,14 +174,7 @@ def single_answer(batch: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str
 
 
 def build(arm: Arm, config: Mapping[str, Any], data: Prepared, seed: int) -> MaskedModel:
-    """The wrapped MCAN of a configuration; the global random state is left alone.
-
-    Args:
-        arm: The arm.
-        config: By dotted key: ``net.`` for MCAN, ``method.options.`` for the method.
-        data: The questions, for sizes and an example.
-        seed: Of the weights.
-    """
+    """The wrapped MCAN of a configuration by dotted key; the global random state is left alone."""
     options = _under("method.options.", config)
     kind = METHODS[arm.method].Options
     if any(field.name == "train_size" for field in dataclasses.fields(kind)):
@@ -230,7 +194,7 @@ def build(arm: Arm, config: Mapping[str, Any], data: Prepared, seed: int) -> Mas
 
 
 def configuration(arm: Arm, run: Run) -> Options:
-    """What makes a model of a run, by dotted key and ``batch``."""
+    """What decides the model of a run, by dotted key or name of the data's option."""
     options = {key: value for key, value in run.options.items() if "." in key or key in _OF_DATA}
     return {**options, **arm.options, **run.options["tuned"], "data": run.data}
 
@@ -268,17 +232,8 @@ def _trained(
     return model, result
 
 
-_OF_DATA = (
-    "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count"
-)  # fmt: skip
-
-
 def _options(preset: str, data: str) -> Options:
-    return {**_SIZES[preset][data], "samples": SAMPLES[preset]}
-
-
-def _trial(preset: str, data: str) -> Options:
-    return {} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}
+    return {**vqa_data.SIZES[preset][data], "samples": SAMPLES[preset]}
 
 
 def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,17 +244,145 @@ def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checksum(questions: VQASet) -> str:
-    """Of tokens, pictures asked about and targets; pictures themselves are large."""
-    state = hashlib.sha256()
-    for part in (questions.tokens, questions.image_index, questions.question_ids):
-        state.update(part.contiguous().numpy().tobytes())
-    state.update("\n".join("|".join(each) for each in questions.answers).encode())
-    return f"sha256:{state.hexdigest()}"
+# What the report says
 
 
-def _prefixed(prefix: str, found: Mapping[str, float]) -> dict[str, float]:
-    return {f"{prefix}/{name}": value for name, value in found.items()}
+def section(records: Sequence[Record]) -> Section:
+    """Tables, curves against noise, findings and claims from the records that there are."""
+    records = list(records)
+    there = sections.present(records, TITLES)
+    if not there:
+        return Section(findings=("No run of this study is done yet.",))
+    blocks: list[Block] = []
+    claims: list[Claim] = []
+    compared = []
+    for name in there:
+        own = [record for record in records if record["data"] == name]
+        title = TITLES[name]
+        blocks.append(Text(_about(own, name)))
+        blocks += [_table(own, name, test) for test in ("clean", "noisy")]
+        blocks.append(_curves(own, name))
+        about = f"{title}: chosen on validation data"
+        blocks.append(sections.choices(own, {name: "Options"}, about))
+        compared += [
+            Compared(name, f"{test}/all", f"accuracy on {test} features ({title})", percent=True)
+            for test in ("noisy", "clean")
+        ]
+        claims += [_claim(own, name, arm) for arm in ("contextual", "concrete")]
+    findings, details = sections.against_others(records, compared)
+    blocks += [Text([judged.entry("vqa.noisy")["rule"]]), *sections.pair_by_pair(details)]
+    return Section(findings, blocks, claims, there)
+
+
+def _about(own: Sequence[Record], name: str) -> list[str]:
+    counts = _counts(own)
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    text = [
+        f"{TITLES[name]}: {sum(counts.values()):,} test questions ({listed}), "
+        f"{counted(len({record['seed'] for record in own}), 'seed')}. A seed chooses training and "
+        "validation questions and starting weights; test questions and noise are the same for all. "
+        "Options are chosen by the NLL on validation questions."
+    ]
+    if name == "vqa-v2":
+        return text
+    network = "a small MCAN"
+    options = next((record["options"] for record in own if "net.width" in record["options"]), None)
+    if options:
+        steps = round(options["fit.epochs"] * options["train"] / options["batch"])
+        network = (
+            f"an MCAN of width {options['net.width']} with "
+            f"{counted(options['net.layers'], 'layer')} each way, trained for {steps:,} steps at "
+            "most"
+        )
+    return [
+        *text,
+        f"This is not the paper's data, and not its network: {network}, on fixed features of a "
+        "grid of cells (colours and edges) in place of a detector's regions. Noise is in units of "
+        "the features' standard deviation; the paper does not state its own.",
+        _CAVEATS[name],
+    ]
+
+
+_CAVEATS = {
+    "vqa-rad": "All pictures of VQA-RAD's test questions also have training questions, so its "
+    "accuracy says nothing about new patients.",
+    "easy-vqa": "easy-VQA has no questions for a number, and most of its questions for yes or no "
+    "can be answered without the picture: see the row of the question alone.",
+}
+
+
+def _table(own: Sequence[Record], name: str, test: str) -> Table:
+    counts = _counts(own)
+    kinds = [kind for kind in KINDS if kind == "all" or counts.get(kind)]
+    columns = [*(sections.share(kind.capitalize(), digits=1) for kind in kinds)]
+    rows = sections.arm_rows(own, name, [f"{test}/{kind}" for kind in (*kinds, "nll")])
+    # The answer from the question alone does not depend on the arm: any record of a seed has it.
+    alone = [
+        {
+            r["seed"]: r["metrics"][f"question/{kind}"]
+            for r in own
+            if f"question/{kind}" in r["metrics"]
+        }
+        for kind in kinds
+    ]
+    if any(alone):
+        cells = [sections.cell(values.values()) for values in alone]
+        rows.append(Row("Question alone", [*cells, Cell(text=sections.NONE)]))
+    published = {
+        arm: [*(values[KINDS.index(kind)] / 100 for kind in kinds), None]
+        for arm, values in PUBLISHED[test].items()
+    }
+    rows += sections.paper_rows(
+        published, {arm: f"{title}, VQA v2" for arm, title in sections.TITLES.items()}
+    )
+    levels = {float(record["options"]["noisy"]) for record in own if "options" in record}
+    at = f" of standard deviation {min(levels):g}" if len(levels) == 1 else ""
+    features = "clean visual features" if test == "clean" else f"Gaussian noise{at} on features"
+    few = [f"{counts[kind]} for {kind}" for kind in kinds if 0 < counts.get(kind, FEW) < FEW]
+    caption = (
+        "Official accuracy. Question alone: the most frequent training answer to the same words. "
+        "The paper's rows are on VQA v2."
+    ) + (f" Few questions: {', '.join(few)}." if few else "")
+    title = f"{TITLES[name]}: {features}"
+    return Table(title, "Method", [*columns, Column("NLL", "low")], rows, caption)
+
+
+def _curves(own: Sequence[Record], name: str) -> Curves:
+    levels = sorted(
+        {
+            float(metric.removeprefix("noise-").removesuffix("/all"))
+            for record in own
+            for metric in record["metrics"]
+            if metric.startswith("noise-") and metric.endswith("/all")
+        }
+    )
+    metrics = {0.0: "clean/all", **{level: f"noise-{level:g}/all" for level in levels}}
+    title = f"{TITLES[name]}: accuracy against noise on visual features"
+    axes = ("standard deviation of the noise", "accuracy")
+    caption = "All questions. Padded regions stay padding."
+    return Curves(title, *axes, sections.lines(own, name, metrics), caption, percent=True)
+
+
+def _claim(own: Sequence[Record], name: str, arm: str) -> Claim:
+    """GFlowOut against one of the paper's baselines with noisy features."""
+    paper = PUBLISHED["noisy"]
+    ours, other = (by_seed(own, name, label, "noisy/all") for label in ("gflowout", arm))
+    held, margins = judged.by_margins(
+        {"accuracy": pair(ours, other, "high")},
+        {"accuracy": (paper["gflowout"][0] - paper[arm][0]) / 100},
+        judged.matches,
+        scale=100,
+    )
+    title = sections.TITLES[arm].lower()
+    return judged.template("vqa.noisy", held, other=title, data=TITLES[name], margins=margins)
+
+
+def _counts(own: Sequence[Record]) -> dict[str, int]:
+    """Test questions by kind."""
+    for record in own:
+        if "questions" in record["metrics"]:
+            return {kind: int(n) for kind, n in record["metrics"]["questions"].items() if n}
+    return {}
 
 
 STUDY = Study(

@@ -1,15 +1,14 @@
 """Training of wrapped models on Lightning: fit, checkpoints that survive a kill, resuming.
 
-Importing this package needs torch only; Lightning (extra ``train``) is asked for when something
-is trained. Knows nothing of data sets or studies: it takes batches as they come.
+Importing this package needs torch only; Lightning (extra ``train``) is imported when training.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gflowout.training.alarms import DivergedError, TrainingWarning
 from gflowout.training.fit import FitResult, fit
+from gflowout.training.monitoring import DivergedError, TrainingWarning
 from gflowout.training.options import FitOptions
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What happens at the end of each epoch: checkpoints, the table of numbers, alarms, progress."""
+"""What happens at the end of each epoch: checkpoints, the table of numbers, warnings, progress."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from gflowout.core import atomic_io
+from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
-from gflowout.training.alarms import ADVICE, DivergedError, TrainingWarning, alarms
+from gflowout.training.monitoring import ADVICE, DivergedError, TrainingWarning, alarms
 from gflowout.training.options import FitOptions, ended
 
 MONITOR = "valid/nll"
 TABLE = "metrics.csv"
+
+History = list[dict[str, float]]
 
 
 class AtomicIO(CheckpointIO):
@@ -49,7 +51,7 @@ class KeepBest(Checkpoint):
     """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run.
 
     Args:
-        folder: Where they go.
+        folder: Of the checkpoints.
         options: How many of the best to keep, and when the run is over.
     """
 
@@ -59,7 +61,6 @@ class KeepBest(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save; drop what is neither last nor among the best; stop if it is time."""
-        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
         odd = [name for name, p in pl_module.named_parameters() if not bool(p.isfinite().all())]
         if odd:  # not to be saved: no run could go on from it
             raise DivergedError(
@@ -67,61 +68,50 @@ class KeepBest(Checkpoint):
                 f"{trainer.current_epoch}. {ADVICE}"
             )
         trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
-        found = scores(history)
+        by_epoch = scores(_history(pl_module))
         if trainer.is_global_zero:
-            checkpoints.prune(self.folder, found, self.options.keep)
-        if ended(self.options, list(found.values())) is not None:
+            checkpoints.prune(self.folder, by_epoch, self.options.keep)
+        if ended(self.options, list(by_epoch.values())) is not None:
             trainer.should_stop = True
 
 
-class Table(Callback):
-    """Writes the numbers of all epochs to ``metrics.csv``, whole each time.
+class EpochReport(Callback):
+    """Writes the numbers of all epochs to ``metrics.csv``, and warns once of each thing wrong.
+
+    Called when the numbers of an epoch are complete, which is when the next one starts.
 
     Args:
-        folder: Where it goes.
+        folder: Of the table.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TABLE
+        self.reported: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop epochs that a resumed run will do again."""
-        self._write(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last epoch's numbers, too."""
+        """Drop epochs from the table that a resumed run will do again."""
         self._write(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the numbers of the epochs that are over."""
+        """Report the epochs that are over."""
         self._write(trainer, pl_module)
+        self._warn(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the last epoch, too."""
+        self._write(trainer, pl_module)
+        self._warn(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+        history = _history(pl_module)
         if trainer.is_global_zero and history:
-            text = as_csv(history).encode()
-            atomic_io.write_file(self.path, lambda stream: stream.write(text))
+            write_text(self.path, as_csv(history))
 
-
-class Alarms(Callback):
-    """Warns, once of each thing, when training goes wrong."""
-
-    def __init__(self) -> None:
-        self.told: set[str] = set()
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the epochs that are over."""
-        self._look(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at all epochs."""
-        self._look(trainer, pl_module)
-
-    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+    def _warn(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        history = _history(pl_module)
         for name, message in alarms(history).items():
-            if trainer.is_global_zero and name not in self.told:
-                self.told.add(name)
+            if trainer.is_global_zero and name not in self.reported:
+                self.reported.add(name)
                 warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
 
 
@@ -129,7 +119,7 @@ class Progress(ProgressBar):
     """One line for the whole run: epoch, losses, time left.
 
     Args:
-        every: Seconds between two looks at it.
+        every: Seconds between two updates.
     """
 
     def __init__(self, every: float = 0.2) -> None:
@@ -174,13 +164,13 @@ class Progress(ProgressBar):
             return
         self._next = time.monotonic() + self.every
         done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
-        self._bar.update(self._task, completed=done, description=self._text(trainer, pl_module))
+        self._update(trainer, pl_module, done)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the line as it ends."""
         if self._bar is not None:
-            done = len(pl_module.history) * int(self.total_train_batches)  # type: ignore[arg-type]
-            self._bar.update(self._task, completed=done, description=self._text(trainer, pl_module))
+            done = len(_history(pl_module)) * int(self.total_train_batches)
+            self._update(trainer, pl_module, done)
         self._stop()
 
     def on_exception(
@@ -194,17 +184,21 @@ class Progress(ProgressBar):
             self._bar.stop()
             self._bar = None
 
-    def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
-        history: list[dict[str, float]] = pl_module.history  # type: ignore[assignment]
+    def _update(self, trainer: Trainer, pl_module: LightningModule, done: int) -> None:
+        history = _history(pl_module)
         epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 1)
         text = f"epoch {epoch}/{trainer.max_epochs}"
         if history:
             text += f" loss {history[-1]['train/nll']:.3f}"
-        known = scores(history)
-        if known and MONITOR in history[-1]:
-            best = min(known.values())
+        if history and MONITOR in history[-1]:
+            best = min(scores(history).values())
             text += f" valid {history[-1][MONITOR]:.3f} (best {best:.3f})"
-        return text
+        self._bar.update(self._task, completed=done, description=text)
+
+
+def _history(module: LightningModule) -> History:
+    history: Any = module.history
+    return list(history)
 
 
 def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:

@@ -7,34 +7,46 @@ complete checkpoint and ends in the same weights as a run that was never stopped
 from __future__ import annotations
 
 import dataclasses
+import logging
+import signal
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.memory_format import warn_of_unsafe_layers
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
-from gflowout.training.identity import identity, prepare
 from gflowout.training.options import FitOptions, choose_precision, ended
-from gflowout.training.surroundings import as_before, interruptible, quiet
 
 if TYPE_CHECKING:
-    from gflowout.training.module import Unpack
+    from gflowout.training.module import MaskedDataModule, MaskedModule, Unpack
 
-_HISTORY = "gflowout_history"
 _PREFIX = "model."
 _NEVER = 1 << 30
+_LIGHTNING_REMARKS = (
+    ".*does not have many workers",
+    ".*Checkpoint directory .* exists and is not empty",
+    ".*treespec, LeafSpec.*",
+    ".*The number of training batches.*",
+    ".*module.s. in eval mode at the start of training.*",
+    ".*You called `self.log.*in your `on_train_epoch_end`.*",
+    ".*It is recommended to use `self.log.*sync_dist=True.*",
+)
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a run came to.
+    """How a run went.
 
     Attributes:
         history: Numbers of every epoch: losses, log Z, correlation of log q with log R, keep rate
@@ -125,35 +137,25 @@ def fit(
     warn_of_unsafe_layers(model.backbone)
     require("lightning", extra="train", purpose="gflowout.training.fit")
     from gflowout.training import module as modules
-    from gflowout.training.callbacks import scores
 
+    began = time.monotonic()
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
     data = modules.MaskedDataModule(train, valid)
-    with _folder(folder) as place, as_before(model):
-        began = time.monotonic()
+    with _folder(folder) as place, _modes_restored(model):
         saved = place / "checkpoints"
-        run = {"options": dataclasses.asdict(options), **identity(model, train, valid)}
-        start = prepare(place, saved, run, resume)
-        if start is None or ended(options, _scores_of(start)) is None:
-            trainer = _trainer(options, place, saved, progress, loggers, callbacks, strategy,
-                               valid is not None)  # fmt: skip
-            with quiet(), interruptible():
+        run = {"options": dataclasses.asdict(options)}
+        run |= checkpoints.identity(model, train, valid)
+        start = checkpoints.prepare(place, saved, run, resume)
+        if start is None or ended(options, _scores(checkpoints.history(start))) is None:
+            with _quiet(), _interruptible():
+                trainer = _trainer(lit, data, place, progress, loggers, callbacks, strategy)
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
-        end = checkpoints.last(saved)
-        if end is None:
-            raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
-        history = checkpoints.read(end)[_HISTORY]
-        best, score = _load_best(model, saved, history)
-        return FitResult(
-            history=history,
-            best_epoch=best,
-            best_score=score,
-            stopped=ended(options, list(scores(history).values())) or "epochs",
-            seconds=time.monotonic() - began,
-            resumed=0 if start is None else checkpoints.epoch_of(start) + 1,
-            folder=None if folder is None else place,
-        )
+        history, best, score = _load_best(model, saved)
+    stopped = ended(options, _scores(history)) or "epochs"
+    resumed = 0 if start is None else checkpoints.epoch_of(start) + 1
+    kept = None if folder is None else place
+    return FitResult(history, best, score, stopped, time.monotonic() - began, resumed, kept)
 
 
 def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> None:
@@ -194,70 +196,37 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
 
 
 def _trainer(
-    options: FitOptions,
+    lit: MaskedModule,
+    data: MaskedDataModule,
     folder: Path,
-    saved: Path,
     progress: bool,
     loggers: Sequence[Any] | str,
     callbacks: Sequence[Any],
     strategy: Any,
-    validate: bool,
 ) -> Any:
-    """Lightning's trainer."""
     from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import Callback
 
-    from gflowout.training.callbacks import Alarms, AtomicIO, KeepBest, Progress, Table
+    from gflowout.training.callbacks import AtomicIO, EpochReport, KeepBest, Progress
 
-    own: list[Callback] = [KeepBest(saved, options), Table(folder), Alarms()]
-    if progress:
-        own.append(Progress())
-    with quiet():
-        return Trainer(
-            accelerator=options.accelerator,
-            devices=options.devices,
-            num_nodes=options.nodes,
-            strategy=strategy,
-            precision=choose_precision(options),  # type: ignore[arg-type]
-            max_epochs=options.epochs,
-            limit_val_batches=None if validate else 0,
-            logger=_loggers(loggers, folder),
-            callbacks=[*own, *callbacks],
-            plugins=[AtomicIO()],
-            default_root_dir=folder,
-            enable_progress_bar=progress,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            log_every_n_steps=_NEVER,
-        )
-
-
-@contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as temporary:
-        yield Path(temporary)
-
-
-def _scores_of(checkpoint: Path) -> list[float]:
-    from gflowout.training.callbacks import scores
-
-    return list(scores(checkpoints.read(checkpoint)[_HISTORY]).values())
-
-
-def _load_best(
-    model: MaskedModel, saved: Path, history: list[dict[str, float]]
-) -> tuple[int, float]:
-    from gflowout.training.callbacks import scores
-
-    known = scores(history)
-    best = checkpoints.best_epochs(known, 1)[0]
-    state = checkpoints.read(checkpoints.path_of(saved, best))["state_dict"]
-    own = {name.removeprefix(_PREFIX): value for name, value in state.items()}
-    model.load_state_dict(own)
-    return best, known[best]
+    options = lit.options
+    own = [KeepBest(folder / "checkpoints", options), EpochReport(folder)]
+    return Trainer(
+        accelerator=options.accelerator,
+        devices=options.devices,
+        num_nodes=options.nodes,
+        strategy=strategy,
+        precision=choose_precision(options),  # type: ignore[arg-type]
+        max_epochs=options.epochs,
+        limit_val_batches=None if data.valid is not None else 0,
+        logger=_loggers(loggers, folder),
+        callbacks=[*own, *([Progress()] if progress else []), *callbacks],
+        plugins=[AtomicIO()],
+        default_root_dir=folder,
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=_NEVER,
+    )
 
 
 def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
@@ -269,3 +238,86 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     if isinstance(loggers, str):
         raise ValueError(f'loggers must be "tensorboard" or Lightning loggers, got {loggers!r}')
     return list(loggers) or False
+
+
+@contextmanager
+def _folder(folder: str | Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as temporary:
+        yield Path(temporary)
+
+
+def _scores(history: list[dict[str, float]]) -> list[float]:
+    from gflowout.training.callbacks import scores
+
+    return list(scores(history).values())
+
+
+def _load_best(model: MaskedModel, saved: Path) -> tuple[list[dict[str, float]], int, float]:
+    """Load the weights of the best epoch; return the history, that epoch and its score."""
+    from gflowout.training.callbacks import scores
+
+    last = checkpoints.last(saved)
+    if last is None:
+        raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
+    history = checkpoints.history(last)
+    by_epoch = scores(history)
+    best = checkpoints.best_epochs(by_epoch, 1)[0]
+    state = checkpoints.read(checkpoints.path_of(saved, best))["state_dict"]
+    model.load_state_dict({name.removeprefix(_PREFIX): value for name, value in state.items()})
+    return history, best, by_epoch[best]
+
+
+@contextmanager
+def _modes_restored(model: MaskedModel) -> Iterator[None]:
+    """Train in training mode; restore the modes and the precision afterwards.
+
+    A model that is in training mode keeps parts of it that are not, such as frozen BatchNorm.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if not model.training:
+        model.train()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        if len(dtypes) == 1:
+            model.to(dtype=dtypes.pop())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the caller's random state, and silence Lightning's remarks."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    devices = range(torch.cuda.device_count())
+    try:
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
+            for remark in _LIGHTNING_REMARKS:
+                warnings.filterwarnings("ignore", remark)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lightning ends the process after Ctrl-C, and ignores it from then on: undo both."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)

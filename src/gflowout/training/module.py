@@ -21,9 +21,9 @@ from gflowout.core.likelihoods import Binary, Categorical
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
-from gflowout.training.alarms import ADVICE, DivergedError
+from gflowout.training.checkpoints import HISTORY
+from gflowout.training.monitoring import ADVICE, EVERY, DivergedError, EpochStatistics
 from gflowout.training.options import FitOptions, optimisers, rate_factor
-from gflowout.training.statistics import EVERY, EpochStatistics
 
 Unpack = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], Tensor]]
 """Turns a batch into positional arguments, keyword arguments and labels."""
@@ -59,19 +59,16 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
 
 def apart(batch: Any, taken: Unpack) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     """Take a batch apart by a function of the user's, whose answer is checked."""
-    found: Any = taken(batch)
-    if not (
-        isinstance(found, tuple)
-        and len(found) == 3
-        and isinstance(found[0], tuple)
-        and isinstance(found[1], Mapping)
-    ):
-        shown = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple) else found
-        raise TypeError(
-            "unpack must return a tuple of three: positional arguments (a tuple), keyword "
-            f"arguments (a dict) and labels, got {shown!r:.200}"
-        )
-    return found[0], dict(found[1]), found[2]
+    parts: Any = taken(batch)
+    if isinstance(parts, tuple) and len(parts) == 3:
+        args, kwargs, labels = parts
+        if isinstance(args, tuple) and isinstance(kwargs, Mapping):
+            return args, dict(kwargs), labels
+    shown = f"{type(parts).__name__} of {len(parts)}" if isinstance(parts, tuple) else parts
+    raise TypeError(
+        "unpack must return a tuple of three: positional arguments (a tuple), keyword "
+        f"arguments (a dict) and labels, got {shown!r:.200}"
+    )
 
 
 def inputs_of(
@@ -80,11 +77,6 @@ def inputs_of(
     """Take a batch apart that may have no labels: a tensor, a tuple or a mapping.
 
     A tuple with as many elements as the example of the model had arguments has no labels.
-
-    Args:
-        batch: With or without labels.
-        taken: Takes one with labels apart.
-        model: Knows its example.
     """
     if isinstance(batch, Tensor):
         return (batch,), {}
@@ -118,7 +110,7 @@ class MaskedModule(lightning.LightningModule):
         >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
         >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(2), example=(x,))
         >>> module = MaskedModule(model, FitOptions(lr=1e-2))
-        >>> [type(each).__name__ for each in module.configure_optimizers()]
+        >>> [type(optimiser).__name__ for optimiser in module.configure_optimizers()]
         ['Adam']
     """
 
@@ -154,14 +146,14 @@ class MaskedModule(lightning.LightningModule):
 
     def training_step(self, batch: Any, index: int) -> None:
         """One step of all parameters for a batch, or for each batch of a block."""
-        for one in batch if isinstance(batch, Block) else (batch,):
-            self._step(one)
+        for part in batch if isinstance(batch, Block) else (batch,):
+            self._step(part)
 
     def _step(self, batch: Any) -> None:
         args, kwargs, y = apart(batch, self.unpack)
         losses = self.model(*args, y=y, **kwargs)
-        found: Any = self.optimizers()
-        steppers = found if isinstance(found, list) else [found]
+        wrapped: Any = self.optimizers()  # one, or a list
+        steppers = wrapped if isinstance(wrapped, list) else [wrapped]
         for stepper in steppers:
             stepper.zero_grad()
         self.manual_backward(losses.total)
@@ -241,9 +233,9 @@ class MaskedModule(lightning.LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Log the numbers of the epoch and add them to the history."""
-        own = self._statistics.numbers()
-        joint = self._joint(torch.tensor(list(own.values())), "mean")
-        numbers = dict(zip(own, joint, strict=True))
+        numbers = self._statistics.numbers()
+        joint = self._joint(torch.tensor(list(numbers.values())), "mean")
+        numbers = dict(zip(numbers, joint, strict=True))
         self.log_dict(numbers)
         valid = {
             name: float(value)
@@ -264,20 +256,19 @@ class MaskedModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the history in the checkpoint."""
-        checkpoint["gflowout_history"] = self.history
+        checkpoint[HISTORY] = self.history
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the history from the checkpoint."""
-        self.history = [dict(numbers) for numbers in checkpoint["gflowout_history"]]
+        self.history = [dict(numbers) for numbers in checkpoint[HISTORY]]
 
 
 class MaskedDataModule(lightning.LightningDataModule):
     """Batches for training, validation and test, from any iterables.
 
-    An iterable with ``set_epoch``, such as :class:`gflowout.data.batches.Batches`, is told the
-    epoch; one with ``shard`` gives each rank its share of every batch. Training batches from
-    ``Batches`` reach Lightning in blocks of :data:`BLOCK`, so its hooks around a batch run once per
-    block.
+    ``set_epoch`` of an iterable, such as :class:`gflowout.data.batches.Batches`, is called in each
+    epoch, and ``shard`` gives each rank its share of every batch. Training batches from ``Batches``
+    reach Lightning in blocks of :data:`BLOCK`, so its hooks around a batch run once per block.
 
     Args:
         train: Training batches; must have a length.
@@ -326,7 +317,7 @@ class MaskedDataModule(lightning.LightningDataModule):
 
 
 class _InEpoch:
-    """Batches that start when the first is taken, and are told the epoch then.
+    """Batches that start when the first is taken, with ``set_epoch`` called then.
 
     Lightning makes iterators that it does not use, and, after a resume, before it knows the epoch;
     an order drawn from PyTorch's random state must come after the epoch has set that; and a list of

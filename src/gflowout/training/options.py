@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.model import MaskedModel
@@ -172,14 +173,23 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
         weight_decay=options.weight_decay,
         generator_weight_decay=options.generator_weight_decay,
     )
-    for group in groups:
-        group["base_lr"] = group["lr"]
-    own = [group for group in groups if group["name"] in _BACKBONE]
-    other = [group for group in groups if group["name"] not in _BACKBONE]
-    if options.optimizer == options.generator_optimizer:
-        own, other = own + other, []
-    made = [_optimiser(options.optimizer, own, options)] if own else []
-    return made + ([_optimiser(options.generator_optimizer, other, options)] if other else [])
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for group in sorted(groups, key=lambda group: group["name"] not in _BACKBONE):
+        own = group["name"] in _BACKBONE
+        kind = options.optimizer if own else options.generator_optimizer
+        by_kind.setdefault(kind, []).append({**group, "base_lr": group["lr"]})
+    return [_optimiser(kind, groups, options) for kind, groups in by_kind.items()]
+
+
+def training_step(
+    model: MaskedModel, optimisers: Sequence[torch.optim.Optimizer], x: Tensor, y: Tensor
+) -> None:
+    """One plain training step, without Lightning."""
+    for optimiser in optimisers:
+        optimiser.zero_grad()
+    model(x, y=y).total.backward()
+    for optimiser in optimisers:
+        optimiser.step()
 
 
 def choose_precision(options: FitOptions) -> str:

@@ -1,12 +1,11 @@
 """Tuning: search over any option, on validation data, with the same budget for every method.
 
-Stands on :mod:`gflowout.runs`: a trial is a run with a record. See ``docs/tuning.md``.
+A trial is a run of :mod:`gflowout.runs` with a record. See ``docs/tuning.md``.
 """
 
 from __future__ import annotations
 
-from gflowout.tuning.configs import write_best
-from gflowout.tuning.results import Trial, Tuned
+from gflowout.tuning.results import Trial, Tuned, write_best
 from gflowout.tuning.spaces import Choice, Integers, Numbers, Space, read_space, space
 from gflowout.tuning.tune import tune
 

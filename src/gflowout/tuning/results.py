@@ -1,4 +1,4 @@
-"""What a search has found: trials, the best of each method, tables, a file and a plot."""
+"""The result of a search: trials, the best of each method, tables, files and a plot."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gflowout.core.optional import require
 from gflowout.core.text import aligned, duration
+from gflowout.tuning.plan import configuration
 from gflowout.tuning.spaces import Choice, Numbers, Space
 
 if TYPE_CHECKING:
@@ -81,12 +82,12 @@ class Tuned:
     def best(self) -> dict[str, Trial]:
         """The best trial of each method that has a good one; of equal ones the first."""
         sign = 1 if self.direction == "minimize" else -1
-        found: dict[str, Trial] = {}
+        best: dict[str, Trial] = {}
         for method in self.methods:
             good = [trial for trial in self.of(method) if trial.score is not None]
             if good:
-                found[method] = min(good, key=lambda trial: (sign * _score(trial), trial.number))
-        return found
+                best[method] = min(good, key=lambda trial: (sign * _score(trial), trial.number))
+        return best
 
     @property
     def failed(self) -> list[Trial]:
@@ -110,7 +111,7 @@ class Tuned:
 
     def spread(self, method: str) -> dict[str, float]:
         """Best, median and worst score of a method's trials, and how many have one."""
-        scores = sorted(_score(each) for each in self.of(method) if each.score is not None)
+        scores = sorted(trial.score for trial in self.of(method) if trial.score is not None)
         if self.direction == "maximize":
             scores.reverse()
         if not scores:
@@ -141,12 +142,10 @@ class Tuned:
         names = list(dict.fromkeys(name for trial in self.trials for name in trial.options))
         rows = [["method", "trial", self.score, "time", *names, ""]]
         for trial in self.trials:
-            known = "-" if trial.score is None else f"{trial.score:.4f}"
-            values = [
-                _shown(trial.options[name]) if name in trial.options else "" for name in names
-            ]
+            score = "-" if trial.score is None else f"{trial.score:.4f}"
+            values = [_shown(trial.options.get(name, "")) for name in names]
             best = "best" if self.best.get(trial.method) == trial else ""
-            first = [trial.method, str(trial.number), known, duration(trial.seconds)]
+            first = [trial.method, str(trial.number), score, duration(trial.seconds)]
             rows.append([*first, *values, trial.error or best])
         return "\n".join(aligned(rows))
 
@@ -155,8 +154,8 @@ class Tuned:
         pandas = require("pandas", extra="studies", purpose="a table of trials")
         fields = ("method", "number", "score", "seconds", "error", "run")
         rows = [
-            {**{name: getattr(each, name) for name in fields}, **each.options}
-            for each in self.trials
+            {**{name: getattr(trial, name) for name in fields}, **trial.options}
+            for trial in self.trials
         ]
         table: pd.DataFrame = pandas.DataFrame(rows)
         return table
@@ -191,11 +190,7 @@ class Tuned:
         return yamls.text(content)
 
     def plot(self, path: str | Path) -> None:
-        """Draw the score against each option, one colour per method.
-
-        Args:
-            path: Picture to write.
-        """
+        """Draw the score against each option, one colour per method, into a file."""
         require("matplotlib", extra="demo", purpose="a plot of a search")
         from matplotlib.figure import Figure
 
@@ -205,44 +200,55 @@ class Tuned:
         best = self.best
         for axis, name in zip(axes, names, strict=True):
             domains = [self.space.of(method).get(name) for method in self.methods]
-            words = next((each for each in domains if isinstance(each, Choice)), None)
-            if words is not None:  # at equal distances, whatever they are
-                listed = [
-                    each
-                    for domain in domains
-                    if isinstance(domain, Choice)
-                    for each in domain.options
-                ]
-                labels = list(dict.fromkeys(_shown(each) for each in listed))
+            choices = [domain for domain in domains if isinstance(domain, Choice)]
+            labels = list(dict.fromkeys(_shown(value) for c in choices for value in c.options))
+            if labels:  # at equal distances, also if they are numbers
                 axis.set_xticks(range(len(labels)), labels)
                 axis.set_xlim(-0.5, len(labels) - 0.5)
-            elif any(isinstance(each, Numbers) and each.log for each in domains):
+            elif any(isinstance(domain, Numbers) and domain.log for domain in domains):
                 axis.set_xscale("log")
             for place, method in enumerate(self.methods):
-                good = [
-                    each
-                    for each in self.of(method)
-                    if each.score is not None and name in each.options
+                trials = [
+                    trial
+                    for trial in self.of(method)
+                    if trial.score is not None and name in trial.options
                 ]
-                across = [
-                    each.options[name]
-                    if words is None
-                    else labels.index(_shown(each.options[name]))
-                    for each in good
-                ]
+                values = [trial.options[name] for trial in trials]
+                x = [labels.index(_shown(value)) for value in values] if labels else values
+                y = [trial.score for trial in trials]
                 colour = f"C{place % 10}"
-                scores = [_score(each) for each in good]
-                axis.scatter(across, scores, s=22, alpha=0.7, color=colour, label=method)
-                for x, trial in zip(across, good, strict=True):
-                    if trial == best[method]:
-                        axis.scatter(
-                            [x], [_score(trial)], s=110, facecolors="none", edgecolors=colour
-                        )
+                axis.scatter(x, y, s=22, alpha=0.7, color=colour, label=method)
+                if trials:
+                    ring = trials.index(best[method])
+                    axis.scatter(x[ring], y[ring], s=110, facecolors="none", edgecolors=colour)
             axis.set_xlabel(name)
             axis.spines[["top", "right"]].set_visible(False)
         axes[0].set_ylabel(self.score)
         axes[0].legend(frameon=False)
         figure.savefig(path, dpi=120)
+
+
+def write_best(tuned: Tuned, folder: str | Path) -> list[Path]:
+    """Write ``best-METHOD.yaml`` for each method that has a good trial.
+
+    Examples:
+        >>> import tempfile
+        >>> from gflowout.tuning import Trial, Tuned, space
+        >>> options = {"data.source": "mnist", "method.name": "mc"}
+        >>> trial = Trial("mc", 0, {"fit.lr": 0.01}, 0.3, 1.0, None, "run0")
+        >>> searched = space("fit.lr=0.01,0.1")
+        >>> tuned = Tuned((trial,), {"mc": options}, searched, "valid/nll", "minimize")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in write_best(tuned, folder)]
+        ['best-mc.yaml']
+    """
+    from gflowout.app.config import write
+
+    paths = []
+    for method in tuned.best:
+        paths.append(Path(folder) / f"best-{method}.yaml")
+        write(configuration(tuned.options(method)), paths[-1])
+    return paths
 
 
 def _score(trial: Trial) -> float:

@@ -1,8 +1,7 @@
 """Ways to search: each proposes the options of a method's trials, some at a time.
 
 A search is a pure function of its seed and of the scores it is told, in order. So a search that was
-stopped is rebuilt by asking again from the start and telling it what the records say. Knows nothing
-of runs or records.
+stopped is rebuilt by asking again from the start and telling it the scores of the records.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count as count_from
 from typing import Any
 
 from gflowout.core import checks
@@ -21,34 +21,40 @@ from gflowout.tuning.spaces import Choice, Domain, Integers, Space
 
 SEARCHES = ("grid", "random", "optuna")
 DIRECTIONS = ("minimize", "maximize")
-_TRIES = 50  # proposals of something known before a search takes what is left at random
+_TRIES = 50  # repeated proposals after which a search takes what is left at random
 
 
 class Search(ABC):
-    """Proposes options. Never the same twice."""
+    """Proposes options, never the same twice. Only some searches learn from scores."""
+
+    def __init__(self) -> None:
+        self._proposed: set[str] = set()
 
     @abstractmethod
     def ask(self, count: int) -> list[dict[str, Any]]:
         """The options of the next trials."""
 
-    @abstractmethod
-    def tell(self, scores: Sequence[float | None]) -> None:
-        """What became of those asked for last; ``None`` for one that failed."""
+    def tell(self, scores: Sequence[float | None]) -> None:  # noqa: B027 (optional)
+        """The scores of the trials asked for last; ``None`` for one that failed."""
+
+    def _is_new(self, options: dict[str, Any]) -> bool:
+        """Whether these options have not been proposed yet; from now on they have."""
+        before = len(self._proposed)
+        self._proposed.add(canonical(options))
+        return len(self._proposed) > before
 
 
 class Grid(Search):
-    """All combinations, or those of a list."""
+    """The combinations of a list, one after the other."""
 
-    def __init__(self, combinations: Sequence[Mapping[str, Any]]) -> None:
-        self._left = [dict(each) for each in combinations]
+    def __init__(self, combinations: Sequence[dict[str, Any]]) -> None:
+        super().__init__()
+        self._left = list(combinations)
 
     def ask(self, count: int) -> list[dict[str, Any]]:
         """See the base class."""
         asked, self._left = self._left[:count], self._left[count:]
         return asked
-
-    def tell(self, scores: Sequence[float | None]) -> None:
-        """A grid learns nothing."""
 
 
 class Random(Search):
@@ -59,34 +65,26 @@ class Random(Search):
     """
 
     def __init__(self, domains: Mapping[str, Domain], seed: int) -> None:
-        self._domains, self._seed, self._number = dict(domains), seed, 0
-        self._known: set[str] = set()
+        super().__init__()
+        self._domains, self._seed = dict(domains), seed
 
     def ask(self, count: int) -> list[dict[str, Any]]:
         """See the base class."""
-        asked = []
-        for _ in range(count):
-            tries = 0
-            drawn = draw(self._domains, f"{self._seed}/{self._number}/{tries}")
-            while canonical(drawn) in self._known:
-                tries += 1
-                drawn = draw(self._domains, f"{self._seed}/{self._number}/{tries}")
-            self._known.add(canonical(drawn))
-            self._number += 1
-            asked.append(drawn)
-        return asked
+        return [self._draw() for _ in range(count)]
 
-    def tell(self, scores: Sequence[float | None]) -> None:
-        """Chance learns nothing."""
+    def _draw(self) -> dict[str, Any]:
+        number = len(self._proposed)
+        draws = (draw(self._domains, f"{self._seed}/{number}/{tries}") for tries in count_from(0))
+        return next(options for options in draws if self._is_new(options))
 
 
 class Optuna(Search):
     """Optuna's tree-structured Parzen estimator: ten trials at random, then near the good ones."""
 
     def __init__(self, domains: Mapping[str, Domain], seed: int, direction: str) -> None:
+        super().__init__()
         self._optuna = require("optuna", extra="studies", purpose="search='optuna'")
         self._domains, self._seed = dict(domains), seed
-        self._known: set[str] = set()
         self._open: list[Any] = []
         self._distributions = {
             name: self._distribution(domain) for name, domain in self._domains.items()
@@ -99,7 +97,7 @@ class Optuna(Search):
     def ask(self, count: int) -> list[dict[str, Any]]:
         """See the base class."""
         with self._quiet():
-            return [self._one() for _ in range(count)]
+            return [self._propose() for _ in range(count)]
 
     def tell(self, scores: Sequence[float | None]) -> None:
         """See the base class."""
@@ -112,27 +110,22 @@ class Optuna(Search):
                     self._study.tell(trial, score)
         self._open = []
 
-    def _one(self) -> dict[str, Any]:
+    def _propose(self) -> dict[str, Any]:
         for _ in range(_TRIES):
             trial = self._study.ask(self._distributions)
-            if self._new(options := self._options(trial.params)):
+            if self._is_new(options := self._options(trial.params)):
                 self._open.append(trial)
                 return options
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         tries = 0
         while True:
-            shares = _shares(self._domains, f"{self._seed}/{len(self._known)}/{tries}")
-            fixed = {name: self._fixed(self._domains[name], shares[name]) for name in shares}
+            shares = _shares(self._domains, f"{self._seed}/{len(self._proposed)}/{tries}")
+            values = {name: self._value(self._domains[name], shares[name]) for name in shares}
             tries += 1
-            if self._new(options := self._options(fixed)):
-                self._study.enqueue_trial(fixed)
+            if self._is_new(options := self._options(values)):
+                self._study.enqueue_trial(values)
                 self._open.append(self._study.ask(self._distributions))
                 return options
-
-    def _new(self, options: dict[str, Any]) -> bool:
-        before = len(self._known)
-        self._known.add(canonical(options))
-        return len(self._known) > before
 
     def _distribution(self, domain: Domain) -> Any:
         kinds = self._optuna.distributions
@@ -143,14 +136,13 @@ class Optuna(Search):
         return kinds.FloatDistribution(domain.low, domain.high, log=domain.log)
 
     def _options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
-        for name, domain in self._domains.items():
-            value = values[name]
-            found[name] = domain.options[value] if isinstance(domain, Choice) else value
-        return found
+        return {
+            name: domain.options[values[name]] if isinstance(domain, Choice) else values[name]
+            for name, domain in self._domains.items()
+        }
 
     @staticmethod
-    def _fixed(domain: Domain, share: float) -> Any:
+    def _value(domain: Domain, share: float) -> Any:
         return int(share * len(domain.options)) if isinstance(domain, Choice) else domain.at(share)
 
     @contextmanager
@@ -186,9 +178,9 @@ def budget(
 
     Args:
         search: Way to search.
-        space: What is searched.
+        space: Search space.
         methods: For these methods.
-        trials: Trials per method: exactly so many, or at most in a grid.
+        trials: Trials per method: exactly this many, or at most in a grid.
         subset: A grid may leave out combinations, so that all methods have the same number.
     """
     checks.choice("search", search, SEARCHES)

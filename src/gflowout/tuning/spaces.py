@@ -1,4 +1,4 @@
-"""Search spaces: which values an option may take. Knows nothing of trials or of what options mean.
+"""Search spaces: which values an option may take.
 
 On the command line and in files a space is a list of lines ``[METHOD:]OPTION=VALUES``::
 
@@ -65,7 +65,7 @@ class Choice:
         return self.options[int(share * len(self.options))]
 
     def __str__(self) -> str:
-        return ",".join("null" if each is None else str(each) for each in self.options)
+        return ",".join("null" if value is None else str(value) for value in self.options)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Numbers:
 
     @property
     def size(self) -> int | None:
-        """``None``: there is no end of them."""
+        """``None``: infinitely many."""
         return None
 
     def values(self) -> list[Any]:
@@ -172,7 +172,7 @@ Domain = Choice | Numbers | Integers
 
 @dataclass(frozen=True)
 class Space:
-    """Which options are searched, for all methods and for some.
+    """The options that are searched, for all methods and for some.
 
     Args:
         shared: Values by option, for every method.
@@ -190,14 +190,14 @@ class Space:
     own: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
 
     def of(self, method: str) -> dict[str, Domain]:
-        """What is searched for a method; its own ranges go before the shared ones."""
+        """The options searched for a method; its own ranges override the shared ones."""
         return {**self.shared, **self.own.get(method, {})}
 
     def size(self, method: str) -> int | None:
-        """How many combinations a method has; ``None`` if there is no end of them."""
+        """How many combinations a method has; ``None`` if there are infinitely many."""
         sizes = [domain.size for domain in self.of(method).values()]
-        known = [size for size in sizes if size is not None]
-        return math.prod(known) if len(known) == len(sizes) else None
+        finite = [size for size in sizes if size is not None]
+        return math.prod(finite) if len(finite) == len(sizes) else None
 
     def combinations(self, method: str) -> list[dict[str, Any]]:
         """The grid of a method; the last option changes fastest."""
@@ -221,7 +221,7 @@ class Space:
 
 
 def space(*parts: str | Mapping[str, Any] | Space) -> Space:
-    """A search space from lines, mappings or both; later parts go before earlier ones.
+    """A search space from lines, mappings or both; later parts override earlier ones.
 
     Args:
         parts: Lines ``"[METHOD:]OPTION=VALUES"``, or mappings from ``[METHOD:]OPTION`` to values:
@@ -229,8 +229,8 @@ def space(*parts: str | Mapping[str, Any] | Space) -> Space:
             further down.
 
     Examples:
-        >>> found = space("fit.lr=log:1e-4:1e-2", {"mc:method.options.rate": [0.1, 0.5]})
-        >>> found.size("mc") is None, found.of("gflowout")
+        >>> searched = space("fit.lr=log:1e-4:1e-2", {"mc:method.options.rate": [0.1, 0.5]})
+        >>> searched.size("mc") is None, searched.of("gflowout")
         (True, {'fit.lr': Numbers(low=0.0001, high=0.01, log=True, points=None)})
         >>> space("fit.lr=log:1e-4")
         Traceback (most recent call last):
@@ -311,15 +311,15 @@ def _pairs(part: Any) -> list[tuple[str, Any]]:
         return [(key.strip(), values.strip())]
     if not isinstance(part, Mapping):
         raise TypeError(f"a space takes lines or mappings, got {part!r}")
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for key, values in part.items():
         if not isinstance(key, str):
             raise TypeError(f"a space has options for keys, got {key!r}")
         if isinstance(values, Mapping):
-            found.extend((f"{key}.{below}", each) for below, each in _pairs(values))
+            pairs += [(f"{key}.{option}", below) for option, below in _pairs(values)]
         else:
-            found.append((key, values))
-    return found
+            pairs.append((key, values))
+    return pairs
 
 
 def _domain(values: Any) -> Domain:

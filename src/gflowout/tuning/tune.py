@@ -1,18 +1,17 @@
-"""The search itself: ask, do the trials that have no record yet, tell, and so on.
-
-Knows nothing of what options mean, but for the names of the few that make up the budget.
-"""
+"""The search itself: ask for options, do the trials that have no record yet, tell the scores."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
-from gflowout.runs import Engine, Run, records, run_study
+from gflowout.runs import Engine, Run, records
+from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.tuning import searches
 from gflowout.tuning.plan import WORK, Plan, make_plan, of_test, remember
 from gflowout.tuning.results import Trial, Tuned
@@ -46,34 +45,32 @@ def tune(
     """Search for the best options of each method, on validation data only.
 
     Every method gets the same number of trials, all different, and the same training budget. A
-    trial that fails counts, too, and stops nothing. Stop the search as you like and start it
-    again: only trials without a record are done, and the result is that of a search that was never
-    stopped.
+    trial that fails counts, too, and stops nothing. A search that was stopped goes on when it is
+    started again, and its result is that of a search that was never stopped.
 
     Args:
         base: A configuration; or options of all trials, by dotted key, where ``"METHOD:KEY"`` is
             for that method only. ``method.name`` is filled in, and ``test``, which is always false.
         space: What to search, as :func:`gflowout.tuning.space` takes it.
-        methods: For which methods.
-        folder: Where the records of the trials are and will be.
+        methods: Methods to tune.
+        folder: Folder of the trials' records.
         search: ``"grid"`` for all combinations, ``"random"``, or ``"optuna"`` (TPE).
         trials: Trials of each method. A grid may have fewer.
         engine: ``"inline"``, ``"pool"``, ``"ray"`` or an engine; see :mod:`gflowout.runs`.
-        parallel: With Optuna, trials of a method that are proposed before any of them is known.
-            The result depends on it, not on how many of them really run at once.
+        parallel: With Optuna, how many trials of a method are proposed before the score of any of
+            them is known. The result depends on it, not on how many really run at once.
         seed: Of the search; of the trials, too, if ``base`` has none.
         score: Name of a metric that trials return, measured on validation data.
         direction: ``"minimize"`` or ``"maximize"`` it.
         work: The function that does a trial, ``"package.module:function"``. Its run's options are
-            those of the trial; with ``"test": False`` it must leave test data alone.
-        subset: Let a grid that is larger than ``trials``, or than the smallest grid of all
-            methods, be cut down at random, instead of an error.
+            those of the trial; with ``"test": False`` it must not use test data.
+        subset: Cut grids that are too large at random instead of raising an error.
         retries: How often a trial that fails is tried again.
-        again: Try those again that failed in an earlier start. What Optuna proposes after them
+        again: Try trials again that failed in an earlier start. What Optuna proposes after them
             may change.
         time_limit: Seconds after which a trial is stopped and counts as failed.
-        memory_limit: GiB beyond which it is.
-        progress: Show how it goes, on standard error.
+        memory_limit: Stop a trial that uses more than this many GiB.
+        progress: Show progress on standard error.
 
     Returns:
         All trials and the best of each method.
@@ -84,12 +81,9 @@ def tune(
 
     Examples:
         >>> tuned = tune(  # doctest: +SKIP
-        ...     {"data.source": "mnist", "fit.epochs": 5},
-        ...     ["fit.lr=0.0003..0.01", "method.options.prior_keep=0.5..0.9"],
-        ...     methods=["gflowout"],
-        ...     folder="runs/search",
+        ...     {"data.source": "mnist"}, "fit.lr=log:3e-4:1e-2", methods=["mc"], folder="tuned"
         ... )
-        >>> print(tuned.best["gflowout"].options)  # doctest: +SKIP
+        >>> print(tuned.best["mc"].options)  # doctest: +SKIP
     """
     plan = make_plan(
         base,
@@ -104,29 +98,15 @@ def tune(
         work=work,
         subset=subset,
     )
-    checks.integer("retries", retries, low=0)
-    folder = Path(folder)
+    options = RunOptions(as_engine(engine), retries, time_limit, memory_limit, progress)
+    return do_search(plan, Path(folder), options, again)
+
+
+def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False) -> Tuned:
+    """As :func:`tune`, with a plan that is made already."""
     remember(plan, folder)
-
-    def do(runs: list[Run]) -> None:
-        for left, group in _missing(runs, folder, retries, again):
-            run_study(
-                group,
-                plan.work,
-                folder,
-                engine=engine,
-                retries=left,
-                time_limit=time_limit,
-                memory_limit=memory_limit,
-                progress=progress,
-            )
-
-    return _search(plan, folder, do, progress)
-
-
-def _search(plan: Plan, folder: Path, do: Any, progress: bool) -> Tuned:
     methods = list(plan.base)
-    sought = {
+    search = {
         method: searches.make(
             plan.search,
             plan.space,
@@ -142,21 +122,22 @@ def _search(plan: Plan, folder: Path, do: Any, progress: bool) -> Tuned:
     trials: dict[str, list[Trial]] = {method: [] for method in methods}
     for first in range(0, plan.trials, size):
         count = min(size, plan.trials - first)
-        if progress and size < plan.trials:
+        if options.progress and size < plan.trials:
             last = first + count - 1
             print(f"trials {first} to {last} of {plan.trials} per method", file=sys.stderr)
-        asked = {method: sought[method].ask(count) for method in methods}
+        asked = {method: search[method].ask(count) for method in methods}
         # Methods take turns, so that a search that is cut short has tried all of them.
         turns = [(method, place) for place in range(count) for method in methods]
         runs = {turn: plan.run(turn[0], asked[turn[0]][turn[1]]) for turn in turns}
-        do(list(runs.values()))
+        for left, group in _missing(list(runs.values()), folder, options.retries, again):
+            do_runs(group, plan.work, folder, replace(options, retries=left))
         outcomes = _outcomes(folder, {run.id for run in runs.values()})
         for method in methods:
-            for place, options in enumerate(asked[method]):
+            for place, values in enumerate(asked[method]):
                 run = runs[method, place]
-                trial = _trial(plan, method, first + place, options, run, outcomes.get(run.id))
+                trial = _trial(plan, method, first + place, values, run, outcomes.get(run.id))
                 trials[method].append(trial)
-            sought[method].tell([trial.score for trial in trials[method][first:]])
+            search[method].tell([trial.score for trial in trials[method][first:]])
     return Tuned(
         tuple(trial for method in methods for trial in trials[method]),
         plan.base,
@@ -181,14 +162,12 @@ def _missing(
 
 def _outcomes(folder: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
     """The record of each run: of its success, or of its last failure."""
-    found: dict[str, dict[str, Any]] = {}
-    for record in records.read(folder):
-        if record["id"] in wanted:
-            other = found.get(record["id"])
-            rank = (record["status"] == records.DONE, record["attempt"])
-            if other is None or rank > (other["status"] == records.DONE, other["attempt"]):
-                found[record["id"]] = record
-    return found
+
+    def rank(record: Mapping[str, Any]) -> tuple[bool, int]:
+        return record["status"] == records.DONE, record["attempt"]
+
+    ranked = sorted(records.read(folder), key=rank)
+    return {record["id"]: record for record in ranked if record["id"] in wanted}
 
 
 def _trial(
@@ -199,31 +178,26 @@ def _trial(
     run: Run,
     record: Mapping[str, Any] | None,
 ) -> Trial:
+    score, error = None, None
     if record is None:
-        return Trial(method, number, options, None, 0.0, "has no record", run.id)
-    error = record["error"]
-    if error is not None:
-        why = str(error["message"])
-        return Trial(method, number, options, None, record["seconds"], why, run.id)
-    value = _metric(plan.score, record["metrics"])
-    if not math.isfinite(value):
-        why = f"{plan.score} is {value}"
-        return Trial(method, number, options, None, record["seconds"], why, run.id)
-    return Trial(method, number, options, value, record["seconds"], None, run.id)
+        error = "has no record"
+    elif record["error"] is not None:
+        error = str(record["error"]["message"])
+    else:
+        score = _metric(plan.score, record["metrics"])
+        if not math.isfinite(score):
+            score, error = None, f"{plan.score} is {score}"
+    seconds = 0.0 if record is None else record["seconds"]
+    return Trial(method, number, options, score, seconds, error, run.id)
 
 
 def _metric(score: str, metrics: Mapping[str, Any]) -> float:
-    tested = [name for name in metrics if of_test(name)]
-    if tested:
-        raise ValueError(
-            f"work must not touch test data in tuning, got the metrics {', '.join(tested)}"
-        )
+    if tested := ", ".join(name for name in metrics if of_test(name)):
+        raise ValueError(f"work must not touch test data in tuning, got the metrics {tested}")
     if score not in metrics:
+        allowed = f"one of the metrics of a trial, {', '.join(metrics)}"
         near = checks.suggest(score, metrics)
-        listed = ", ".join(metrics)
-        raise ValueError(
-            f"score must be one of the metrics of a trial, {listed}, got {score!r}{near}"
-        )
+        raise ValueError(f"score must be {allowed}, got {score!r}{near}")
     value = metrics[score]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"score must be a number, got {value!r} for {score}")

@@ -1,107 +1,33 @@
-"""From stays and drugs to a matrix: labels, vocabulary, covariates. Knows nothing of splits.
+"""From stays and drugs to tensors: vocabulary, covariates, class balance.
 
-What is learned from data (vocabulary, translation between names and codes, mean and spread of
-covariates) is learned by ``fit`` from the stays it is given, and only applied afterwards.
+The vocabulary, the translation between names and codes, and the scale of covariates are learned by
+``fit`` from the stays it is given, and only applied afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gflowout.core import checks
+from gflowout.core import checks, random
 from gflowout.core.optional import require
-from gflowout.data.clinical.tables import Tables
-from gflowout.data.clinical.window import HOME
-from gflowout.data.errors import DataError
+from gflowout.data.clinical.drugs import HOME
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LABELS = {"unit": "unitdischargestatus", "hospital": "hospitaldischargestatus"}
 DRUG_KEYS = ("name", "hicl")
 COVARIATES = ("age", "gender")
-
-
-def stay_table(
-    tables: Tables, label: str = "unit", min_hours: float = 0
-) -> tuple[pd.DataFrame, dict[str, int]]:
-    """One row per stay: who, where, how long, and whether the patient died.
-
-    Args:
-        tables: What :func:`~gflowout.data.clinical.tables.read_tables` gives.
-        label: ``"unit"``: died during the stay in intensive care; ``"hospital"``: died during the
-            stay in the hospital.
-        min_hours: Keep only stays at least this long. With the length of the window, every patient
-            is alive and in the unit when the prediction is made.
-
-    Returns:
-        A frame indexed by stay, sorted, with columns ``patient``, ``hospital``, ``hours``,
-        ``died`` (bool), ``age`` (90 for "> 89", NaN if missing), ``gender``; and counts of the
-        stays that were left out.
-
-    Raises:
-        DataError: If no outcome is known.
-        ValueError: If all stays are shorter than ``min_hours``.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> import pandas
-        >>> from gflowout.data.clinical import Tables
-        >>> patient = pandas.DataFrame({
-        ...     "patientunitstayid": [1, 2], "uniquepid": ["a", "b"], "hospitalid": [7, 8],
-        ...     "unitdischargeoffset": [3000, 600], "unitdischargestatus": ["Alive", "Expired"],
-        ...     "hospitaldischargestatus": ["Alive", "Expired"], "age": ["60", "> 89"],
-        ...     "gender": ["Female", "Male"],
-        ... })
-        >>> stays, left_out = stay_table(Tables(Path(), patient, {}))
-        >>> stays.died.tolist(), stays.age.tolist()
-        ([False, True], [60.0, 90.0])
-    """
-    pd = require("pandas", extra="data", purpose="the clinical pipeline")
-    status = tables.patient[LABELS[checks.choice("label", label, LABELS)]]
-    min_hours = checks.number("min_hours", min_hours, low=0)
-    age = tables.patient.age.str.strip().str.replace(r"^>\s*89$", "90", regex=True)
-    age = age.where(age != "")
-    years = pd.to_numeric(age, errors="coerce")
-    if (odd := years.isna() & age.notna()).any():
-        raise DataError(
-            f"{tables.folder}: age must be a number, '> 89' or empty, got {age[odd].iloc[0]!r}"
-        )
-    stays = pd.DataFrame(
-        {
-            "patient": tables.patient.uniquepid,
-            "hospital": tables.patient.hospitalid,
-            "hours": tables.patient.unitdischargeoffset / 60,
-            "died": status == "Expired",
-            "age": years.astype("float64"),
-            "gender": tables.patient.gender,
-        }
-    ).set_index(tables.patient.patientunitstayid.rename("stay"))
-    known, long = status.notna().to_numpy(), (stays.hours >= min_hours).to_numpy()
-    counts = {
-        "stays in the table": len(stays),
-        "stays without a known outcome": int((~known).sum()),
-    }
-    if min_hours:
-        counts[f"stays shorter than {min_hours:g} hours"] = int((known & ~long).sum())
-    if not known.any():
-        raise DataError(f"{tables.folder}: no stay has a known outcome; get the tables again")
-    if not (known & long).any():
-        raise ValueError(
-            f"min_hours must leave at least one stay, got {min_hours:g}: the longest stay with a "
-            f"known outcome has {stays.hours[known].max():.0f} hours"
-        )
-    return stays[known & long].sort_index(), counts
+BALANCES = ("none", "weights", "oversample")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The drugs that a model knows, learned from training stays.
+    """The drugs that are features of a model, learned from training stays.
 
     Attributes:
         keys: One per column of the matrix, in alphabetical order.
@@ -140,9 +66,9 @@ class Vocabulary:
         """Learn the drugs of training stays.
 
         Args:
-            drugs: What :func:`~gflowout.data.clinical.window.exposures` gives.
-            stays: The training stays; no other row of ``drugs`` is looked at.
-            drug_key: What tells drugs apart. ``"name"``: the normalised name, or, for an order
+            drugs: Result of :func:`exposures`.
+            stays: The training stays; no other row of ``drugs`` is used.
+            drug_key: What identifies a drug. ``"name"``: the normalised name, or, for an order
                 with a code only, the name that most training rows with that code have.
                 ``"hicl"``: the code, or, for an entry with a name only, the code that most
                 training rows with that name have. Where there is no such majority, the other one.
@@ -167,14 +93,14 @@ class Vocabulary:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the columns for people to read."""
+        """Readable names of the columns."""
         return tuple(self._readable(key) for key in self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def key_of(self, drugs: pd.DataFrame) -> pd.Series[str]:
-        """The key of each row of a table of drugs, known to the vocabulary or not."""
+        """The key of each row of a table of drugs, in the vocabulary or not."""
         pairs = drugs[["home", "name", "code"]].drop_duplicates()
         keys = [
             (HOME if home else "") + self._key(str(name), int(code))
@@ -184,25 +110,22 @@ class Vocabulary:
         return merged.key.set_axis(drugs.index)
 
     def encode(self, drugs: pd.DataFrame, stays: Iterable[int]) -> tuple[Tensor, int]:
-        """Multi-hot matrix of stays, and how many drugs of theirs are not in the vocabulary.
+        """Multi-hot matrix, float32 [stays, drugs], and the number of pairs with an unknown drug.
 
         Args:
-            drugs: What :func:`~gflowout.data.clinical.window.exposures` gives.
-            stays: The stays, one per row of the result, in this order.
-
-        Returns:
-            float32 [stays, drugs], and the number of pairs of a stay and an unknown drug.
+            drugs: Result of :func:`exposures`.
+            stays: The stays, one per row of the matrix, in this order.
         """
         row_of = {int(stay): row for row, stay in enumerate(stays)}
         column_of = {key: column for column, key in enumerate(self.keys)}
         rows = drugs[drugs.stay.isin(list(row_of))]
         pairs = rows.assign(key=self.key_of(rows))[["stay", "key"]].drop_duplicates()
-        known = pairs[pairs.key.isin(list(column_of))]
+        included = pairs[pairs.key.isin(list(column_of))]
         matrix = torch.zeros(len(row_of), len(self.keys))
-        index = torch.tensor(known.stay.map(row_of).to_numpy(dtype="int64", copy=True))
-        column = torch.tensor(known.key.map(column_of).to_numpy(dtype="int64", copy=True))
-        matrix[index, column] = 1
-        return matrix, len(pairs) - len(known)
+        row = _tensor(included.stay.map(row_of), "int64")
+        column = _tensor(included.key.map(column_of), "int64")
+        matrix[row, column] = 1
+        return matrix, len(pairs) - len(included)
 
     def _key(self, name: str, code: int) -> str:
         if self.drug_key == "name":
@@ -229,12 +152,7 @@ class Covariates:
 
     Examples:
         >>> import pandas
-        >>> stays = pandas.DataFrame({
-        ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
-        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
-        ...     "gender": "Female",
-        ... })
-        >>> Covariates.fit(stays, ["age"]).mean
+        >>> Covariates.fit(pandas.DataFrame({"age": [60.0, 70, 80]}), ["age"]).mean
         70.0
     """
 
@@ -271,9 +189,7 @@ class Covariates:
                 columns.append(~gender.isin(["female", "male"]))
         if not columns:
             return torch.zeros(len(stays), 0)
-        return torch.stack(
-            [torch.tensor(c.to_numpy(dtype="float32", copy=True)) for c in columns], 1
-        )
+        return torch.stack([_tensor(column, "float32") for column in columns], 1)
 
 
 @dataclass(frozen=True)
@@ -285,17 +201,16 @@ class ClinicalSet:
         y: float32 [N], 1 for death, as :class:`gflowout.Binary` takes it.
         features: Names of the columns of ``x``.
         stays: int64 [N], ``patientunitstayid``.
-        patients: ``uniquepid`` per row, the group that must not be torn apart.
+        patients: ``uniquepid`` per row, the group that splits must keep together.
         hospitals: int64 [N], ``hospitalid``, the domain.
-        weights: float32 [N], how often to draw each row, or ``None`` for all alike.
-        unknown: Pairs of a stay and a drug that the vocabulary does not know; they are not in x.
+        weights: float32 [N], sampling weight of each row, or ``None`` for equal weights.
+        unknown: Number of pairs of a stay and a drug outside the vocabulary; they are not in x.
 
     Examples:
         >>> import pandas
         >>> stays = pandas.DataFrame({
         ...     "patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9],
-        ...     "died": [True, False, False, True, False, False], "age": [60.0, 70, 80, 60, 70, 80],
-        ...     "gender": "Female",
+        ...     "died": [True, False, False, True, False, False],
         ... })
         >>> drugs = pandas.DataFrame({"stay": [0, 3], "home": False, "name": "aspirin", "code": -1})
         >>> vocabulary = Vocabulary.fit(drugs, stays.index, min_count=1)
@@ -325,11 +240,11 @@ class ClinicalSet:
         x, unknown = vocabulary.encode(drugs, stays.index)
         return cls(
             x=torch.cat([x, covariates.encode(stays)], 1),
-            y=torch.tensor(stays.died.to_numpy(dtype="float32", copy=True)),
+            y=_tensor(stays.died, "float32"),
             features=vocabulary.features + covariates.features,
-            stays=torch.tensor(stays.index.to_numpy(dtype="int64", copy=True)),
+            stays=_tensor(stays.index, "int64"),
             patients=tuple(stays.patient),
-            hospitals=torch.tensor(stays.hospital.to_numpy(dtype="int64", copy=True)),
+            hospitals=_tensor(stays.hospital, "int64"),
             unknown=unknown,
         )
 
@@ -344,16 +259,15 @@ class ClinicalSet:
         )
 
     def take(self, rows: Tensor) -> ClinicalSet:
-        """The rows named by an index tensor, in its order; a row may be named repeatedly."""
-        return ClinicalSet(
+        """The rows of an index tensor, in its order and with repetitions."""
+        return replace(
+            self,
             x=self.x[rows],
             y=self.y[rows],
-            features=self.features,
             stays=self.stays[rows],
             patients=tuple(self.patients[row] for row in rows.tolist()),
             hospitals=self.hospitals[rows],
             weights=None if self.weights is None else self.weights[rows],
-            unknown=self.unknown,
         )
 
     def frame(self) -> pd.DataFrame:
@@ -370,6 +284,54 @@ class ClinicalSet:
             index=index,
         )
         return frames.concat([features, rest], axis=1)  # type: ignore[no-any-return]
+
+
+def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> ClinicalSet:
+    """Balance the classes of a training set, in which deaths are rare.
+
+    Args:
+        data: The training set.
+        balance: ``"none"``: unchanged. ``"weights"``: each row gets the weight N / (2 n) of its
+            class of n rows, so that sampling by weight draws both classes equally often; the
+            weights have mean one, so they can also weight a loss. ``"oversample"``: rows of the
+            rarer class are repeated, equally often up to one, until both classes have equal size.
+        seed: Seed of the choice of the rows that are repeated once more.
+
+    Raises:
+        ValueError: If one of the classes has no row.
+
+    Examples:
+        >>> data = ClinicalSet(
+        ...     x=torch.zeros(4, 1), y=torch.tensor([1.0, 0, 0, 0]), features=("aspirin",),
+        ...     stays=torch.arange(4), patients=tuple("abcd"), hospitals=torch.zeros(4),
+        ... )
+        >>> balanced(data, "weights").weights
+        tensor([2.0000, 0.6667, 0.6667, 0.6667])
+        >>> len(balanced(data, "oversample"))
+        6
+    """
+    if checks.choice("balance", balance, BALANCES) == "none":
+        return data
+    deaths, survivals = (data.y == 1).nonzero()[:, 0], (data.y == 0).nonzero()[:, 0]
+    if not len(deaths) or not len(survivals):
+        raise ValueError(
+            f"balance={balance!r} needs deaths and survivals in training, got {len(deaths)} and "
+            f"{len(survivals)}"
+        )
+    if balance == "weights":
+        weights = torch.empty(len(data))
+        for rows in (deaths, survivals):
+            weights[rows] = len(data) / (2 * len(rows))
+        return replace(data, weights=weights)
+    few, many = sorted((deaths, survivals), key=len)
+    times, rest = divmod(len(many), len(few))
+    extra = torch.randperm(len(few), generator=random.generator(seed, "oversample"))[:rest]
+    return data.take(torch.cat([many, few.repeat(times), few[extra]]).sort().values)
+
+
+def _tensor(values: Any, dtype: str) -> Tensor:
+    """Copy a column of a frame, which may be read-only, to a tensor."""
+    return torch.tensor(values.to_numpy(dtype=dtype, copy=True))
 
 
 def _majority(rows: Any, by: str, value: str) -> Any:

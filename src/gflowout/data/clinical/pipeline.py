@@ -1,33 +1,41 @@
-"""From a folder of tables to training, validation and test sets, in one call, with the counts.
-
-Ties the other modules together; decides nothing by itself.
-"""
+"""From the tables of eICU to training, validation and test sets in one call, with counts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
-from gflowout.data.clinical.design import ClinicalSet, Covariates, Vocabulary, stay_table
+from gflowout.core.text import aligned
+from gflowout.data.clinical.design import BALANCES, ClinicalSet, Covariates, Vocabulary, balanced
+from gflowout.data.clinical.drugs import exposures
 from gflowout.data.clinical.split import (
-    BALANCES,
-    balanced,
+    HospitalSplit,
     between_hospitals,
     hold_out_patients,
     leave_hospital_out,
 )
-from gflowout.data.clinical.tables import DRUG_TABLES, Tables, has_table, load_tables, read_tables
-from gflowout.data.clinical.window import exposures
+from gflowout.data.clinical.tables import (
+    DRUG_TABLES,
+    Tables,
+    has_table,
+    load_tables,
+    read_tables,
+    stay_table,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts with names; prints as lines.
+    """Counts by name; prints as lines.
 
     Attributes:
-        counts: What was counted, and the count.
+        counts: Name and count.
 
     Examples:
         >>> print(Summary({"stays": 2520, "hospitals": 186}))
@@ -38,21 +46,20 @@ class Summary:
     counts: dict[str, int | str]
 
     def __getitem__(self, name: str) -> int | str:
-        """One of the counts."""
+        """The count called ``name``."""
         return self.counts[name]
 
     def __str__(self) -> str:
-        width = max(map(len, self.counts), default=0)
-        shown = {
-            name: f"{count:,}" if isinstance(count, int) else count
+        rows = [
+            (name, f"{count:,}" if isinstance(count, int) else count)
             for name, count in self.counts.items()
-        }
-        return "\n".join(f"{name:<{width}}  {count}" for name, count in shown.items())
+        ]
+        return "\n".join(aligned(rows))
 
 
 @dataclass(frozen=True)
 class ClinicalSplit:
-    """Stays of some hospitals to train on, and of others to test on.
+    """Training, validation and test stays.
 
     Attributes:
         train: Training set.
@@ -60,7 +67,7 @@ class ClinicalSplit:
         test: Test set: other patients in other hospitals.
         vocabulary: The drugs, learned from ``train`` alone.
         covariates: Mean and spread of covariates, learned from ``train`` alone.
-        summary: What was counted on the way.
+        summary: Counts of stays, deaths and drugs, kept and left out.
 
     Examples:
         >>> split = load("eicu-demo", "data", test_hospital=0.3)  # doctest: +SKIP
@@ -136,57 +143,80 @@ def load(
     stays, counts = stay_table(read, label, min_hours)
     drugs, drug_counts = exposures(read, hours)
     if require_drugs:
-        has = stays.index.isin(drugs.stay)
-        counts["stays without any drug in the window"] = int((~has).sum())
-        if not has.any():
-            raise ValueError(
-                f"require_drugs=True leaves no stays: none of {len(stays)} has a drug in the first "
-                f"{hours:g} hours"
-            )
-        stays = stays[has]
+        stays = _with_drugs(stays, drugs, hours, counts)
+    split = _hospital_split(stays, train_hospital, test_hospital, seed)
+    parts = (*_validation_split(split.train, valid_fraction, min_count, seed), split.test)
+    vocabulary = Vocabulary.fit(drugs, parts[0].index, drug_key=drug_key, min_count=min_count)
+    scales = Covariates.fit(parts[0], covariates)
+    sets = [ClinicalSet.build(part, drugs, vocabulary, scales) for part in parts]
+    summary = Summary({**counts, **drug_counts, **_counts(split, vocabulary, sets)})
+    train, valid, test = sets
+    return ClinicalSplit(
+        balanced(train, balance, seed=seed), valid, test, vocabulary, scales, summary
+    )
+
+
+def _with_drugs(
+    stays: pd.DataFrame, drugs: pd.DataFrame, hours: float, counts: dict[str, int]
+) -> pd.DataFrame:
+    """Drop stays without any drug in the window, and count them."""
+    treated = stays.index.isin(drugs.stay)
+    counts["stays without any drug in the window"] = int((~treated).sum())
+    if not treated.any():
+        raise ValueError(
+            f"require_drugs=True leaves no stays: none of {len(stays)} has a drug in the first "
+            f"{hours:g} hours"
+        )
+    return stays[treated]
+
+
+def _hospital_split(
+    stays: pd.DataFrame, train_hospital: int | None, test_hospital: Any, seed: int
+) -> HospitalSplit:
     if train_hospital is None:
-        split = leave_hospital_out(stays, test_hospital, seed=seed)
-    else:
-        if isinstance(test_hospital, str | float | Collection):
-            raise TypeError(
-                "test_hospital must be the id of a hospital when train_hospital is one, got "
-                f"{test_hospital!r}"
-            )
-        split = between_hospitals(stays, train_hospital=train_hospital, test_hospital=test_hospital)
-    kept, apart = hold_out_patients(split.train, valid_fraction, seed=seed)
-    if len(kept) < min_count <= len(split.train):
+        return leave_hospital_out(stays, test_hospital, seed=seed)
+    if isinstance(test_hospital, str | float | Collection):
+        raise TypeError(
+            "test_hospital must be the id of a hospital when train_hospital is one, got "
+            f"{test_hospital!r}"
+        )
+    return between_hospitals(stays, train_hospital=train_hospital, test_hospital=test_hospital)
+
+
+def _validation_split(
+    stays: pd.DataFrame, fraction: float, min_count: int, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    train, valid = hold_out_patients(stays, fraction, seed=seed)
+    if len(train) < min_count <= len(stays):
         raise ValueError(
             f"valid_fraction must leave at least min_count={min_count} stays to train on, got "
-            f"{valid_fraction:g}, which leaves {len(kept)} of {len(split.train)}"
+            f"{fraction:g}, which leaves {len(train)} of {len(stays)}"
         )
-    vocabulary = Vocabulary.fit(drugs, kept.index, drug_key=drug_key, min_count=min_count)
-    scales = Covariates.fit(kept, covariates)
-    train, valid, test = (
-        ClinicalSet.build(part, drugs, vocabulary, scales) for part in (kept, apart, split.test)
-    )
-    summary: dict[str, int | str] = {
-        **counts,
-        **drug_counts,
+    return train, valid
+
+
+def _counts(
+    split: HospitalSplit, vocabulary: Vocabulary, sets: list[ClinicalSet]
+) -> dict[str, int | str]:
+    counts: dict[str, int | str] = {
         "stays dropped from training, patient in test": split.removed,
         "test hospitals": len(split.hospitals),
         "drugs in the vocabulary": len(vocabulary),
     }
-    for part, data in (("training", train), ("validation", valid), ("test", test)):
-        summary[f"{part} stays"] = len(data)
-        summary[f"{part} deaths"] = int(data.y.sum())
-        summary[f"{part} stays with no drug"] = int(
-            (data.x[:, : len(vocabulary)].sum(1) == 0).sum()
-        )
-        summary[f"{part} drugs not in the vocabulary"] = data.unknown
-    train = balanced(train, balance, seed=seed)
-    return ClinicalSplit(train, valid, test, vocabulary, scales, Summary(summary))
+    for part, data in zip(("training", "validation", "test"), sets, strict=True):
+        untreated = data.x[:, : len(vocabulary)].sum(1) == 0
+        counts[f"{part} stays"] = len(data)
+        counts[f"{part} deaths"] = int(data.y.sum())
+        counts[f"{part} stays with no drug"] = int(untreated.sum())
+        counts[f"{part} drugs not in the vocabulary"] = data.unknown
+    return counts
 
 
 def summary(tables: Tables, hours: float = 48) -> Summary:
     """Count what the tables hold.
 
     Args:
-        tables: What :func:`~gflowout.data.clinical.tables.read_tables` gives.
+        tables: Result of :func:`read_tables`.
         hours: Length of the window.
 
     Examples:
@@ -195,7 +225,7 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
     stays, _ = stay_table(tables)
     drugs, counts = exposures(tables, hours)
     patient, given = tables.patient, drugs[~drugs.home]
-    found: dict[str, int | str] = {
+    contents: dict[str, int | str] = {
         "stays": len(patient),
         "patients": patient.uniquepid.nunique(),
         "hospitals": patient.hospitalid.nunique(),
@@ -207,13 +237,13 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
         "distinct names of drugs given": given["name"][given["name"] != ""].nunique(),
         "distinct HICL codes of drugs given": given["code"][given["code"] >= 0].nunique(),
     }
-    return Summary({**found, **counts})
+    return Summary({**contents, **counts})
 
 
 def summarise(folder: str | Path) -> dict[str, int | str]:
     """Read the tables of a folder and count what they hold, for ``gflowout data check``.
 
-    The table of drugs taken before admission may be missing: only ``tables=`` asks for it.
+    The table of drugs taken before admission is optional.
 
     Raises:
         MissingDataError: If another table is not there.

@@ -1,8 +1,8 @@
-"""Reads the tables of eICU from a folder and checks them. Says nothing of what they mean.
+"""Reading and checking the tables of eICU, and the table of stays with their outcomes.
 
 The demo and the full database have the same tables, under names in lower case or camelCase, as
-``.csv.gz`` or ``.csv``. Only the columns that the pipeline uses are read, names as categories, so
-that the full medication table (7.3 million rows) takes some hundred megabytes.
+``.csv.gz`` or ``.csv``. Only the columns that are used are read, names as categories, so that the
+full medication table (7.3 million rows) takes a few hundred megabytes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,20 @@ from gflowout.data.errors import DataError, MissingDataError
 if TYPE_CHECKING:
     import pandas as pd
 
+LABELS = {"unit": "unitdischargestatus", "hospital": "hospitaldischargestatus"}
 DRUG_TABLES = ("medication", "infusion", "admission")
 
-# key: a whole number, never missing; number: may be missing; text: may be missing;
-# name: text of which few values are distinct; words after it: all values it may have.
+# Columns by kind. key: a whole number, never missing; number, text: may be missing; name: text with
+# few distinct values, which are listed after it if they are all known.
 _COLUMNS: dict[str, dict[str, str]] = {
     "patient": {
-        "patientunitstayid": "key",
-        "uniquepid": "text",
-        "hospitalid": "key",
-        "age": "text",
-        "gender": "text",
-        "unitdischargeoffset": "key",
-        "unitdischargestatus": "name Alive Expired",
-        "hospitaldischargestatus": "name Alive Expired",
+        **dict.fromkeys(("patientunitstayid", "hospitalid", "unitdischargeoffset"), "key"),
+        **dict.fromkeys(("uniquepid", "age", "gender"), "text"),
+        **dict.fromkeys(("unitdischargestatus", "hospitaldischargestatus"), "name Alive Expired"),
     },
     "medication": {
         "patientunitstayid": "key",
-        "drugorderoffset": "number",
-        "drugstartoffset": "number",
-        "drugstopoffset": "number",
+        **dict.fromkeys(("drugorderoffset", "drugstartoffset", "drugstopoffset"), "number"),
         "drugordercancelled": "name Yes No",
         "drugname": "name",
         "drughiclseqno": "number",
@@ -49,15 +43,12 @@ _COLUMNS: dict[str, dict[str, str]] = {
     "infusion": {
         "patientunitstayid": "key",
         "infusionoffset": "number",
-        "drugname": "name",
-        "drugrate": "name",
+        **dict.fromkeys(("drugname", "drugrate"), "name"),
     },
     "admission": {
         "patientunitstayid": "key",
-        "drugoffset": "number",
-        "drugenteredoffset": "number",
+        **dict.fromkeys(("drugoffset", "drugenteredoffset", "drughiclseqno"), "number"),
         "drugname": "name",
-        "drughiclseqno": "number",
     },
 }
 _FILES = {
@@ -66,16 +57,15 @@ _FILES = {
     "infusion": "infusionDrug",
     "admission": "admissionDrug",
 }
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _AGAIN = "the file is damaged: get it again"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of eICU that the pipeline uses, columns in lower case.
+    """The tables of eICU that are used, columns in lower case.
 
     Attributes:
-        folder: Where they were read from.
+        folder: Folder that they were read from.
         patient: One row per stay in intensive care.
         drugs: The drug tables by name, out of ``"medication"``, ``"infusion"``, ``"admission"``.
 
@@ -113,16 +103,16 @@ def load_tables(
 
 
 def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infusion")) -> Tables:
-    """Read the tables of eICU that lie in a folder.
+    """Read the tables of eICU in a folder.
 
     Args:
-        folder: Folder with ``patient.csv.gz`` and the drug tables, packed or not.
+        folder: Folder with ``patient.csv.gz`` and the drug tables, compressed or not.
         tables: Drug tables to read, out of ``"medication"``, ``"infusion"``, ``"admission"``.
 
     Raises:
         MissingDataError: If a file is not there.
-        DataError: If a file is damaged, lacks a column, holds a value of the wrong type, has no
-            rows, or names a stay twice. The message starts with the path.
+        DataError: If a file is damaged, lacks a column, has a value of the wrong type or no rows,
+            or repeats a stay.
 
     Examples:
         >>> read_tables("no-such-folder")
@@ -132,19 +122,89 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
         tables of eICU
     """
     folder = Path(folder)
-    wanted = table_names(tables)
+    names = table_names(tables)
     patient = _read(folder, "patient")
     path = _find(folder, "patient")
-    twice = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
-    if len(twice):
+    repeated = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
+    if len(repeated):
         raise DataError(
-            f"{path}: patientunitstayid must be unique, but {len(twice)} rows repeat one, first "
-            f"{twice.iloc[0]}; {_AGAIN}"
+            f"{path}: patientunitstayid must be unique, but {len(repeated)} rows repeat one, first "
+            f"{repeated.iloc[0]}; {_AGAIN}"
         )
     if patient.uniquepid.isna().any():
         row = int(patient.uniquepid.isna().to_numpy().argmax()) + 2
         raise DataError(f"{path}: uniquepid is empty in line {row}; {_AGAIN}")
-    return Tables(folder, patient, {table: _read(folder, table) for table in wanted})
+    return Tables(folder, patient, {table: _read(folder, table) for table in names})
+
+
+def stay_table(
+    tables: Tables, label: str = "unit", min_hours: float = 0
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """One row per stay: patient, hospital, length, and whether the patient died.
+
+    Args:
+        tables: Result of :func:`read_tables`.
+        label: ``"unit"``: died during the stay in intensive care; ``"hospital"``: died during the
+            stay in the hospital.
+        min_hours: Keep only stays at least this long. With the length of the window, every patient
+            is alive and in the unit when the prediction is made.
+
+    Returns:
+        A frame indexed by stay, sorted, with columns ``patient``, ``hospital``, ``hours``,
+        ``died`` (bool), ``age`` (90 for "> 89", NaN if missing), ``gender``; and counts of the
+        stays that were left out.
+
+    Raises:
+        DataError: If no outcome is recorded.
+        ValueError: If all stays are shorter than ``min_hours``.
+
+    Examples:
+        >>> import pandas
+        >>> patient = pandas.DataFrame({
+        ...     "patientunitstayid": [1, 2], "uniquepid": ["a", "b"], "hospitalid": [7, 8],
+        ...     "unitdischargeoffset": [3000, 600], "unitdischargestatus": ["Alive", "Expired"],
+        ...     "hospitaldischargestatus": ["Alive", "Expired"], "age": ["60", "> 89"],
+        ...     "gender": ["Female", "Male"],
+        ... })
+        >>> stays, left_out = stay_table(Tables(Path(), patient, {}))
+        >>> stays.died.tolist(), stays.age.tolist()
+        ([False, True], [60.0, 90.0])
+    """
+    pd = require("pandas", extra="data", purpose="the clinical pipeline")
+    status = tables.patient[LABELS[checks.choice("label", label, LABELS)]]
+    min_hours = checks.number("min_hours", min_hours, low=0)
+    age = tables.patient.age.str.strip().str.replace(r"^>\s*89$", "90", regex=True)
+    age = age.where(age != "")
+    years = pd.to_numeric(age, errors="coerce")
+    if (odd := years.isna() & age.notna()).any():
+        raise DataError(
+            f"{tables.folder}: age must be a number, '> 89' or empty, got {age[odd].iloc[0]!r}"
+        )
+    stays = pd.DataFrame(
+        {
+            "patient": tables.patient.uniquepid,
+            "hospital": tables.patient.hospitalid,
+            "hours": tables.patient.unitdischargeoffset / 60,
+            "died": status == "Expired",
+            "age": years.astype("float64"),
+            "gender": tables.patient.gender,
+        }
+    ).set_index(tables.patient.patientunitstayid.rename("stay"))
+    recorded, long = status.notna().to_numpy(), (stays.hours >= min_hours).to_numpy()
+    counts = {
+        "stays in the table": len(stays),
+        "stays without a known outcome": int((~recorded).sum()),
+    }
+    if min_hours:
+        counts[f"stays shorter than {min_hours:g} hours"] = int((recorded & ~long).sum())
+    if not recorded.any():
+        raise DataError(f"{tables.folder}: no stay has a known outcome; get the tables again")
+    if not (recorded & long).any():
+        raise ValueError(
+            f"min_hours must leave at least one stay, got {min_hours:g}: the longest stay with a "
+            f"known outcome has {stays.hours[recorded].max():.0f} hours"
+        )
+    return stays[recorded & long].sort_index(), counts
 
 
 def has_table(folder: str | Path, table: str) -> bool:
@@ -178,14 +238,14 @@ def _find(folder: Path, table: str) -> Path:
     stem = _FILES[table].lower()
     if not folder.is_dir():
         raise MissingDataError(f"{folder}: no such folder; name the one with the tables of eICU")
-    found = {path.name.lower(): path for path in sorted(folder.iterdir())}
+    paths = {path.name.lower(): path for path in sorted(folder.iterdir())}
     for suffix in (".csv.gz", ".csv"):
-        if stem + suffix in found:
-            return found[stem + suffix]
+        if stem + suffix in paths:
+            return paths[stem + suffix]
     raise MissingDataError(
         f"{folder}: no table {_FILES[table]} here; looked for {_FILES[table]}.csv.gz and "
-        f"{_FILES[table]}.csv in any spelling. Put the file from PhysioNet there, or leave the "
-        "table out"
+        f"{_FILES[table]}.csv in any case. Put the file from PhysioNet there, or leave the table "
+        "out"
     )
 
 
@@ -200,7 +260,7 @@ def _read(folder: Path, table: str) -> pd.DataFrame:
             f"{', '.join(str(column) for column in header)}. It must be the table "
             f"{_FILES[table]} of eICU as published"
         )
-    # Minutes and codes are far below 2^24, so half the memory will do.
+    # Minutes and codes are far below 2^24, so float32 is exact.
     types = {"key": "float64", "number": "float32", "text": "str", "name": "category"}
     used = {spelled[column]: column for column in columns}
     dtypes = {old: types[columns[new].split()[0]] for old, new in used.items()}
@@ -219,11 +279,11 @@ def _read(folder: Path, table: str) -> pd.DataFrame:
 
 
 def _csv(path: Path, **options: Any) -> Any:
-    """Call ``read_csv``; damage becomes a DataError, wrong values stay a ValueError."""
+    """Call ``read_csv``; a damaged file raises DataError, a wrong value ValueError."""
     pd = require("pandas", extra="data", purpose="reading eICU")
     try:
         return pd.read_csv(path, encoding="utf-8", **options)
-    except _DAMAGED as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); {_AGAIN}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file in UTF-8 ({error}); {_AGAIN}") from error
@@ -234,7 +294,7 @@ def _csv(path: Path, **options: Any) -> Any:
 
 
 def _wrong_type(path: Path, used: dict[Any, str], columns: dict[str, str]) -> DataError | None:
-    """Find the value that is no number; only called when there is one."""
+    """The error for the first value that is not a number."""
     pd = require("pandas", extra="data", purpose="reading eICU")
     for old, new in used.items():
         if columns[new] not in ("key", "number"):
@@ -251,7 +311,7 @@ def _wrong_type(path: Path, used: dict[Any, str], columns: dict[str, str]) -> Da
 
 
 def _checked(path: Path, values: Any, kind: str) -> Any:
-    """A column with the type that its kind asks for."""
+    """Check a column and convert it to the type of its kind."""
     if kind == "key":
         odd = (values.isna() | (values % 1 != 0)).to_numpy()
         if odd.any():
@@ -263,11 +323,10 @@ def _checked(path: Path, values: Any, kind: str) -> Any:
             )
         return values.astype("int64")
     allowed = set(kind.split()[1:])
-    if allowed:
-        odd_values = [value for value in values.cat.categories if value not in allowed]
-        if odd_values:
-            raise DataError(
-                f"{path}: {values.name} must be one of {', '.join(sorted(allowed))} or empty, got "
-                f"{odd_values[0]!r}; is it the published table?"
-            )
+    others = [value for value in values.cat.categories if value not in allowed] if allowed else []
+    if others:
+        raise DataError(
+            f"{path}: {values.name} must be one of {', '.join(sorted(allowed))} or empty, got "
+            f"{others[0]!r}; is it the published table?"
+        )
     return values

@@ -1,25 +1,26 @@
-"""Visual question answering: questions about pictures, in three data sets, one form for models.
+"""Visual question answering: three data sets of questions about pictures in one form.
 
 ``load`` gives training, validation and test sets with vocabularies from training alone;
 ``VQABatches`` makes batches of them; ``v2``, ``rad`` and ``easy`` read the published files;
 ``accuracy`` is the official measure.
 """
 
-from gflowout.data.vqa import easy, rad, v2
-from gflowout.data.vqa.accuracy import (
+from gflowout.data.vqa.answers import (
     TYPES,
+    Answers,
+    Counts,
     accuracy,
     by_type,
     count_accuracy,
+    normalise,
     question_accuracy,
     soft_scores,
 )
-from gflowout.data.vqa.answers import Answers, Counts, normalise
-from gflowout.data.vqa.batches import VQABatches
-from gflowout.data.vqa.pipeline import SOURCES, VQASplit, load, summarise
-from gflowout.data.vqa.regions import Regions
+from gflowout.data.vqa.datasets import SOURCES, easy, rad, v2
+from gflowout.data.vqa.pipeline import VQABatches, VQASplit, load, summarise
 from gflowout.data.vqa.sets import VQASet
 from gflowout.data.vqa.text import Tokenizer
+from gflowout.data.vqa.visual import Regions
 
 __all__ = [
     "SOURCES",

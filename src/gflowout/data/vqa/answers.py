@@ -1,7 +1,7 @@
-"""Answers as classes: the official normalisation, a vocabulary, and counts of annotators.
+"""Answers as classes and their official accuracy: normalisation, vocabulary, counts, scores.
 
-The normalisation behaves as the official evaluation code of VQA (``vqaEval.py``) does, oddities
-included. Knows nothing of files, questions or images.
+Normalisation and accuracy agree with the official evaluation code of VQA (``vqaEval.py``), oddities
+included.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from gflowout.core import checks
 
 MIN_COUNT = 8
 """Published MCAN keeps answers that are given to more than eight questions."""
+TYPES = ("yes/no", "number", "other")
+"""Kinds of questions, as the official evaluation reports them; the position is the id."""
+SCORINGS = ("capped", "accuracy")
+"""Training targets: min(count / 3, 1), or the official accuracy of the answer."""
 
 _MARKS = ';/[]"{}()=+\\_-><@`,?!'
 _THOUSANDS = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
-# The official code hands re.UNICODE, which is 32, to `sub` where it takes a number of replacements.
+# The official code passes re.UNICODE, which is 32, to `sub` as the number of replacements.
 _MOST_PERIODS = 32
 _ARTICLES = {"a", "an", "the"}
 _COUNTED = "zero one two three four five six seven eight nine ten"
@@ -43,7 +47,7 @@ _CONTRACTED = """
 
 
 def _spellings() -> dict[str, str]:
-    """Every contraction by its spellings that lack one apostrophe."""
+    """Contractions by their spellings without one of the apostrophes."""
     table = {
         word[:place] + word[place + 1 :]: word
         for word in _CONTRACTED.split()
@@ -57,10 +61,10 @@ _CONTRACTIONS = _spellings()
 
 
 def strip_punctuation(text: str) -> str:
-    """Take out punctuation as the official evaluation does.
+    """Remove punctuation as the official evaluation does.
 
-    A mark goes if it touches a space anywhere in the text, or if a comma stands between digits;
-    otherwise it becomes a space. Periods go unless a digit follows.
+    A mark is removed if it touches a space anywhere in the text, or if the text has a comma between
+    digits; otherwise it becomes a space. Periods are removed unless a digit follows.
 
     Examples:
         >>> strip_punctuation("black/white"), strip_punctuation("1,000"), strip_punctuation("no.")
@@ -69,8 +73,8 @@ def strip_punctuation(text: str) -> str:
     thousands = _THOUSANDS.search(text) is not None
     out = text
     for mark in _MARKS:
-        goes = thousands or f"{mark} " in text or f" {mark}" in text
-        out = out.replace(mark, "" if goes else " ")
+        removed = thousands or f"{mark} " in text or f" {mark}" in text
+        out = out.replace(mark, "" if removed else " ")
     return _PERIOD.sub("", out, count=_MOST_PERIODS)
 
 
@@ -78,8 +82,8 @@ def strip_punctuation(text: str) -> str:
 def normalise(answer: str) -> str:
     """Normalise an answer as the official evaluation normalises predictions.
 
-    Punctuation goes, letters become small, number words up to ten (and "none") digits, articles
-    go, contractions get their apostrophe.
+    Punctuation and articles are removed, letters become lower case, number words up to ten (and
+    "none") digits, and contractions get their apostrophe.
 
     Examples:
         >>> normalise("The Dog."), normalise("two"), normalise("dont know")
@@ -98,10 +102,10 @@ class Counts:
     A question has few answers, so only those are kept: a dense table of VQA v2 has 5.5 GB.
 
     Attributes:
-        index: Classes of a question's answers, int64 [N, K], filled up with class 0.
-        counts: Annotators who gave them, int64 [N, K], filled up with 0.
-        annotators: Annotators of the question, int64 [N]; 0 if its answers are not known.
-        missed: Annotators whose answer is not in the vocabulary, int64 [N].
+        index: Classes of a question's answers, int64 [N, K], padded with class 0.
+        counts: Number of annotators who gave them, int64 [N, K], padded with 0.
+        annotators: Number of annotators, int64 [N]; 0 if the answers are not published.
+        missed: Number of annotators whose answer is not in the vocabulary, int64 [N].
 
     Examples:
         >>> counts = Answers.fit(["red", "red", "blue"]).count([["red", "red", "blue"]])
@@ -181,21 +185,23 @@ class Answers:
 
     def count(self, annotators: Sequence[Sequence[str]]) -> Counts:
         """Count the annotators' answers, normalised, per question and class."""
-        found = [Counter(normalise(answer) for answer in given) for given in annotators]
-        known = [{a: n for a, n in each.items() if a in self.index} for each in found]
-        width = max((len(each) for each in known), default=0) or 1
-        index = torch.zeros(len(found), width, dtype=torch.int64)
-        counts = torch.zeros(len(found), width, dtype=torch.int64)
+        per_question = []
+        for answers in annotators:
+            classes = (self.index.get(normalise(answer)) for answer in answers)
+            per_question.append(Counter(number for number in classes if number is not None))
+        width = max(map(len, per_question), default=0) or 1
+        index = torch.zeros(len(per_question), width, dtype=torch.int64)
+        counts = torch.zeros(len(per_question), width, dtype=torch.int64)
         cells = [
-            (row, column, self.index[answer], number)
-            for row, each in enumerate(known)
-            for column, (answer, number) in enumerate(each.items())
+            (row, column, number, count)
+            for row, given in enumerate(per_question)
+            for column, (number, count) in enumerate(given.items())
         ]
         if cells:
-            rows, columns, classes, numbers = torch.tensor(cells).unbind(1)
-            index[rows, columns] = classes
-            counts[rows, columns] = numbers
-        total = torch.tensor([len(given) for given in annotators], dtype=torch.int64)
+            rows, columns, numbers, amounts = torch.tensor(cells).unbind(1)
+            index[rows, columns] = numbers
+            counts[rows, columns] = amounts
+        total = torch.tensor([len(answers) for answers in annotators], dtype=torch.int64)
         return Counts(index, counts, total, total - counts.sum(1))
 
     def decode(self, classes: Tensor) -> list[str]:
@@ -213,3 +219,139 @@ class Answers:
             return cls(tuple(map(str, json.loads(text)["answers"])))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"text must be JSON of Answers.to_json, got {text[:40]!r}") from error
+
+
+def count_accuracy(matches: Tensor, annotators: Tensor | int = 10) -> Tensor:
+    r"""Official accuracy of an answer that ``matches`` of the annotators gave.
+
+    An answer scores min(matches / 3, 1), averaged over leaving out each of n annotators in turn. If
+    k of them gave it, that is
+
+    .. math:: \frac{k \min((k-1)/3, 1) + (n-k) \min(k/3, 1)}{n}.
+
+    With one annotator nobody is left out: a match scores 1. Without annotators the score is 0.
+
+    Args:
+        matches: Number of annotators who gave the answer, any shape.
+        annotators: Number of annotators; broadcast to ``matches``.
+
+    Returns:
+        Float32 of the shape of ``matches``.
+
+    Examples:
+        >>> count_accuracy(torch.tensor([0, 1, 2, 3, 4, 10]))
+        tensor([0.0000, 0.3000, 0.6000, 0.9000, 1.0000, 1.0000])
+    """
+    k = matches.to(torch.float64)
+    n = torch.as_tensor(annotators, dtype=torch.float64, device=k.device)
+    left_in = (n - k) * (k / 3).clamp(max=1)
+    left_out = k * ((k - 1) / 3).clamp(max=1)
+    score = (left_in + left_out) / n.clamp(min=1)
+    return torch.where(n == 1, k, score).float()
+
+
+def soft_scores(counts: Tensor, annotators: Tensor | int = 10, scoring: str = "capped") -> Tensor:
+    """Training targets from counts of annotators.
+
+    Args:
+        counts: Number of annotators who gave each answer, any shape.
+        annotators: Number of annotators; broadcast to ``counts``.
+        scoring: ``"capped"``: min(count / 3, 1). ``"accuracy"``: the official accuracy, that is
+            0.3, 0.6, 0.9 and 1 with ten annotators, as the published MCAN code has it.
+
+    Returns:
+        Float32 of the shape of ``counts``; the only annotator's answer scores 1.
+
+    Examples:
+        >>> soft_scores(torch.tensor([0, 1, 3, 9]))
+        tensor([0.0000, 0.3333, 1.0000, 1.0000])
+    """
+    checks.choice("scoring", scoring, SCORINGS)
+    if scoring == "accuracy":
+        return count_accuracy(counts, annotators)
+    several = torch.as_tensor(annotators, device=counts.device) > 1
+    return torch.where(several, (counts / 3).clamp(max=1), counts.float()).float()
+
+
+def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[str]]) -> Tensor:
+    """Official accuracy of each answer, float32 [N].
+
+    As in the official code, predictions are always normalised; of annotators' answers, only the
+    punctuation is, and only if they differ. So no prediction matches ten times "the dog"; the
+    published annotations hardly have such answers. If a question has a single annotator, a case
+    that the official code does not have, both are normalised in full.
+
+    Examples:
+        >>> question_accuracy(["red"], [["red"] * 2 + ["blue"] * 8])
+        tensor([0.6000])
+    """
+    if isinstance(predicted, str):
+        raise TypeError(f"predicted must be a list of answers, got the text {predicted!r}")
+    if len(predicted) != len(annotators):
+        raise ValueError(
+            "predicted and annotators must have one entry per question, "
+            f"got {len(predicted)} and {len(annotators)}"
+        )
+    matches = []
+    for position, (answer, given) in enumerate(zip(predicted, annotators, strict=True)):
+        if isinstance(given, str) or not given:
+            raise ValueError(
+                f"annotators must hold a list of answers per question, got {given!r} "
+                f"for question {position}"
+            )
+        if len(given) == 1:
+            given = [normalise(given[0])]
+        elif len(set(given)) > 1:
+            given = [strip_punctuation(other) for other in given]
+        ours = normalise(answer)
+        matches.append(sum(other == ours for other in given))
+    total = torch.tensor([len(given) for given in annotators], dtype=torch.int64)
+    return count_accuracy(torch.tensor(matches, dtype=torch.int64), total)
+
+
+def accuracy(
+    predicted: Sequence[str],
+    annotators: Sequence[Sequence[str]],
+    types: Tensor | Sequence[str] | None = None,
+) -> dict[str, float]:
+    """Mean official accuracy over all questions and over each type of question.
+
+    Args:
+        predicted: One answer per question.
+        annotators: The answers of each question's annotators.
+        types: Type of each question, as ids or names of :data:`TYPES`.
+
+    Returns:
+        Fractions: ``"all"``, and every type that occurs.
+
+    Examples:
+        >>> ten = [["yes"] * 7 + ["no"] * 3, ["2"] * 9 + ["3"]]
+        >>> {k: round(v, 2) for k, v in accuracy(["no", "two"], ten, ["yes/no", "number"]).items()}
+        {'all': 0.95, 'yes/no': 0.9, 'number': 1.0}
+    """
+    return by_type(question_accuracy(predicted, annotators), types)
+
+
+def by_type(scores: Tensor, types: Tensor | Sequence[str] | None = None) -> dict[str, float]:
+    """Mean of scores [N] over all questions (``"all"``) and over each type that occurs.
+
+    Examples:
+        >>> by_type(torch.tensor([1.0, 0.0, 1.0]), ["yes/no", "other", "other"])
+        {'all': 0.666..., 'yes/no': 1.0, 'other': 0.5}
+    """
+    if len(scores) == 0:
+        raise ValueError("there must be at least one question, got none")
+    means = {"all": scores.double().mean().item()}
+    if types is None:
+        return means
+    if not isinstance(types, Tensor):
+        types = torch.tensor([TYPES.index(checks.choice("types", kind, TYPES)) for kind in types])
+    if len(types) != len(scores):
+        raise ValueError(
+            f"types must have one entry per question, got {len(types)} for {len(scores)}"
+        )
+    for position, kind in enumerate(TYPES):
+        chosen = scores[types == position]
+        if len(chosen):
+            means[kind] = chosen.double().mean().item()
+    return means

@@ -1,4 +1,4 @@
-"""From a name to training, validation and test sets, with vocabularies from training alone."""
+"""Training, validation and test sets from the name of a data set, and batches of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
-from gflowout.data.vqa import easy, rad, v2
-from gflowout.data.vqa.accuracy import SCORINGS, TYPES
-from gflowout.data.vqa.answers import Answers
-from gflowout.data.vqa.regions import Regions
+from gflowout.data.batches import Batches
+from gflowout.data.shifts import feature_noise
+from gflowout.data.transforms import Transform, check_transform
+from gflowout.data.vqa.answers import SCORINGS, TYPES, Answers
+from gflowout.data.vqa.datasets import SOURCES
 from gflowout.data.vqa.sets import VQASet, encode, hold_out, pooled
-from gflowout.data.vqa.sources import Source
 from gflowout.data.vqa.text import LENGTH, Tokenizer
-
-SOURCES: dict[str, Source] = {each.SOURCE.name: each.SOURCE for each in (v2, rad, easy)}
-"""The data sets of questions by name."""
+from gflowout.data.vqa.visual import Regions
 
 
 @dataclass(frozen=True, eq=False)
 class VQASplit:
-    """What an experiment takes.
+    """The sets of an experiment.
 
     Attributes:
         train: Training questions, without those held out.
@@ -64,18 +62,18 @@ def load(
     Args:
         name: ``"vqa-v2"``, ``"vqa-rad"`` or ``"easy-vqa"``.
         data_dir: Directory of all data sets.
-        valid: Share of the training questions, or of their pictures, held out for validation.
+        valid: Fraction of the training questions, or of their pictures, held out for validation.
             Questions in the same words about the same picture count once and stay together.
-        by_image: Hold out all questions of some pictures. Default: as the test questions are, that
-            is, about new pictures (VQA v2, easy-VQA) or about those of training (VQA-RAD).
+        by_image: Hold out all questions of some pictures. Default: as for the test questions, which
+            are about new pictures (VQA v2, easy-VQA) or about those of training (VQA-RAD).
         length: Tokens per question.
         min_count: Answers of so many training questions or fewer are no class. Default: 8 for VQA
             v2, as published, else 0.
         scoring: Targets from counts of annotators: ``"capped"``, min(count / 3, 1), or
             ``"accuracy"``, the official accuracy of the answer.
-        seed: Of the choice of validation questions.
-        visual: Gives pictures or features of your own, from the data set's folder and the names of
-            the pictures, in their order. Then there are no ``options``.
+        seed: Seed of the choice of validation questions.
+        visual: Function of the data set's folder and the names of the pictures that returns your
+            own pictures or features, in that order. Then there are no ``options``.
         options: ``size``, ``fit``, ``channels``, ``progress`` where there are pictures;
             ``features_dir``, ``regions``, ``features``, ``cache_bytes`` where there are features.
 
@@ -92,17 +90,18 @@ def load(
     if visual is not None and options:
         raise TypeError(f"visual leaves nothing to the options {', '.join(options)}")
     folder = source.find(data_dir)
-    learned, tested = pooled([source.read("train", folder), source.read(source.evaluation, folder)])
+    training, test = pooled([source.read("train", folder), source.read(source.evaluation, folder)])
     if by_image is None:
         by_image = source.by_image
-    rest, held = hold_out(learned, valid, by_image=by_image, seed=seed, length=length)
-    train, kept = learned.subset(rest), learned.subset(held)
+    rest, held_out = hold_out(training, valid, by_image=by_image, seed=seed, length=length)
+    train = training.subset(rest)
     tokenizer = Tokenizer.fit(train.texts, length=length)
     answers = train.fitted_answers(source.min_count if min_count is None else min_count)
     read = source.visual if visual is None else visual
-    shown = read(folder, train.pictures, **options)
+    pictures = read(folder, train.pictures, **options)
     sets = [
-        encode(part, tokenizer, answers, shown, scoring=scoring) for part in (train, kept, tested)
+        encode(part, tokenizer, answers, pictures, scoring=scoring)
+        for part in (train, training.subset(held_out), test)
     ]
     return VQASplit(sets[0], replace(sets[1], split="valid"), sets[2], tokenizer, answers)
 
@@ -112,15 +111,14 @@ def summarise(name: str, folder: Path) -> dict[str, int | str]:
 
     Returns:
         Numbers of pictures (or files of features), of questions per split and type, of pictures
-        asked about, of answers, and of oddities.
+        asked about, of answers, and of irregular entries.
 
     Examples:
         >>> summarise("vqa-rad", Path("data/vqa_rad"))["pictures"]  # doctest: +SKIP
     """
     source = SOURCES[checks.choice("name", name, SOURCES)]
     parts = {split: source.read(split, folder) for split in ("train", source.evaluation)}
-    files = source.pictures(folder)
-    counts: dict[str, int | str] = {"pictures": files}
+    counts: dict[str, int | str] = {"pictures": source.pictures(folder)}
     for split, part in parts.items():
         counts[f"{split} questions"] = len(part)
         for position, kind in enumerate(TYPES):
@@ -135,7 +133,84 @@ def summarise(name: str, folder: Path) -> dict[str, int | str]:
     counts["test questions without a known answer"] = int(
         (answers.count(test.answers).counts.sum(1) == 0).sum()
     )
-    longest = torch.tensor([len(text.split()) for text in train.texts]).max()
-    counts["words in the longest training question"] = int(longest)
+    longest = max(len(text.split()) for text in train.texts)
+    counts["words in the longest training question"] = longest
     counts["words"] = len(Tokenizer.fit(train.texts).vocabulary)
     return counts
+
+
+class VQABatches(Batches):
+    """An iterable over ``(visual, tokens, scores)``, with a length.
+
+    Epochs, shards and states are those of :class:`gflowout.data.batches.Batches`. Region features
+    are read batch by batch, so a set may be larger than memory.
+
+    Args:
+        questions: The set.
+        batch_size: Questions per batch; the last batch may have fewer.
+        shuffle: A new order in each epoch. Without it the questions keep their order.
+        seed: Seed of order and noise; required with either.
+        transform: Maps the pictures or features of a batch, without gradients; for instance a
+            frozen image encoder.
+        noise: Standard deviation of Gaussian noise on features, after ``transform``. The noise of a
+            picture depends on the seed and its number in the set: it is the same in every epoch and
+            for all its questions. See :func:`gflowout.data.shifts.feature_noise`.
+        drop_last: Drop the last batch if it is not full.
+        device: Where to move batches, before they are transformed.
+
+    Examples:
+        >>> from gflowout.data import vqa
+        >>> split = vqa.load("vqa-rad", "data")  # doctest: +SKIP
+        >>> for visual, tokens, scores in VQABatches(split.train, batch_size=64):  # doctest: +SKIP
+        ...     losses = model(visual, tokens, y=scores)
+    """
+
+    def __init__(
+        self,
+        questions: VQASet,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int | None = None,
+        transform: Transform | None = None,
+        noise: float = 0.0,
+        drop_last: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not isinstance(questions, VQASet):
+            raise TypeError(f"questions must be a VQASet, got {type(questions).__name__}")
+        if not len(questions):
+            raise ValueError(
+                f"questions must hold at least one question, got the empty {questions!r}"
+            )
+        rows = torch.arange(len(questions))
+        super().__init__(
+            rows, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
+        )
+        self.questions = questions
+        self.noise = checks.number("noise", noise, low=0)
+        if noise and seed is None:
+            raise ValueError(f"seed must be given with noise={noise:g}, got None")
+        visual = questions.visual
+        pictures = isinstance(visual, Tensor) and visual.dtype == torch.uint8
+        if noise and transform is None and pictures:
+            raise ValueError(
+                "noise is for features, and the set has pictures: name what makes features of "
+                "them, such as transform=net.encoder"
+            )
+        # The tensor of the parent class holds row numbers, which are not to be transformed.
+        self._transform = None if transform is None else check_transform("transform", transform)
+        self._device = None if device is None else torch.device(device)
+
+    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+        (rows,) = super()._take(order, epoch, batch)
+        visual, tokens, scores = self.questions.batch(rows)
+        if self._device is not None:
+            visual, tokens, scores = (t.to(self._device) for t in (visual, tokens, scores))
+        if self._transform is not None:
+            with torch.no_grad():
+                visual = self._transform(visual)
+        if self.noise and self.seed is not None:
+            index = self.questions.image_index[rows]
+            visual = feature_noise(visual, self.noise, seed=self.seed, index=index)
+        return visual, tokens, scores

@@ -1,25 +1,34 @@
-"""Questions about pictures, as they are read and as a model takes them.
+"""Questions about pictures, as the files have them and as a model takes them.
 
-Every loader gives :class:`Questions`; with a vocabulary of words and one of answers they become a
-:class:`VQASet`. Knows nothing of the files of any data set.
+A :class:`Source` reads :class:`Questions`; with a vocabulary of words and one of answers they
+become a :class:`VQASet`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from gflowout.core import checks, random
-from gflowout.data.vqa.accuracy import SCORINGS, TYPES, count_accuracy, soft_scores
-from gflowout.data.vqa.answers import Answers, Counts
-from gflowout.data.vqa.regions import Regions
+from gflowout.data import store
+from gflowout.data.vqa.answers import (
+    SCORINGS,
+    TYPES,
+    Answers,
+    Counts,
+    count_accuracy,
+    soft_scores,
+)
 from gflowout.data.vqa.text import LENGTH, Tokenizer, words
+from gflowout.data.vqa.visual import Regions
 
-T = TypeVar("T")
+T = TypeVar("T", "Questions", "VQASet")
 Rows = Tensor | Sequence[int] | slice
 """What chooses questions: indices, a mask, or a slice."""
 
@@ -36,9 +45,9 @@ class Questions:
         pictures: Files of the pictures, relative to the data set's folder, M of them.
         picture: Which picture each question is about, int64 [N].
         answers: Answers of each question's annotators; empty where they are not published.
-        main: The answer that a question counts for in the vocabulary of answers; may be empty.
-        types: Position in :data:`~gflowout.data.vqa.accuracy.TYPES`, int64 [N]; -1 if unknown.
-        notes: Numbers of oddities that were met.
+        main: The answer that a question contributes to the vocabulary of answers; may be empty.
+        types: Position in ``TYPES``, int64 [N]; -1 if unknown.
+        notes: Counts of irregular entries.
     """
 
     name: str
@@ -58,16 +67,7 @@ class Questions:
 
     def subset(self, rows: Rows) -> Questions:
         """Return some of the questions; the pictures stay."""
-        chosen = positions(rows, len(self))
-        return replace(
-            self,
-            texts=take(self.texts, chosen),
-            ids=self.ids[chosen],
-            picture=self.picture[chosen],
-            answers=take(self.answers, chosen),
-            main=take(self.main, chosen),
-            types=self.types[chosen],
-        )
+        return _select(self, rows, ("texts", "ids", "picture", "answers", "main", "types"))
 
     def fitted_answers(self, min_count: int) -> Answers:
         """Return the vocabulary of answers that these questions give."""
@@ -91,9 +91,9 @@ class VQASet:
         answers: Answers of each question's annotators.
         counts: How many annotators gave which class.
         classes: Number of classes.
-        types: Position in :data:`~gflowout.data.vqa.accuracy.TYPES`, int64 [N]; -1 if unknown.
-        scoring: How scores come from counts, see :func:`~gflowout.data.vqa.accuracy.soft_scores`.
-        notes: Numbers of oddities that were met when the whole split was read.
+        types: Position in ``TYPES``, int64 [N]; -1 if unknown.
+        scoring: How scores are computed from counts, see :func:`soft_scores`.
+        notes: Counts of irregular entries in the whole split.
 
     Examples:
         >>> from gflowout.data import vqa
@@ -128,7 +128,7 @@ class VQASet:
 
     @property
     def unanswerable(self) -> int:
-        """Questions none of whose answers is in the vocabulary: any prediction scores 0."""
+        """Number of questions with no answer in the vocabulary: any prediction scores 0."""
         return int((self.counts.counts.sum(1) == 0).sum())
 
     @property
@@ -138,9 +138,9 @@ class VQASet:
 
     def scores(self, rows: Rows) -> Tensor:
         """Return the target of some questions, float32 [B, classes]."""
-        some = self.counts[positions(rows, len(self))]
-        values = soft_scores(some.counts, some.annotators[:, None], self.scoring)
-        return some.dense(values, self.classes)
+        counts = self.counts[positions(rows, len(self))]
+        values = soft_scores(counts.counts, counts.annotators[:, None], self.scoring)
+        return counts.dense(values, self.classes)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return what a training step takes for some questions.
@@ -158,9 +158,8 @@ class VQASet:
     def accuracy(self, predicted: Tensor, rows: Rows = slice(None)) -> Tensor:
         """Official accuracy of predicted classes [B], one per question chosen: float32 [B].
 
-        Counts answers after the full normalisation. The official code normalises those of
-        annotators less (:func:`~gflowout.data.vqa.accuracy.question_accuracy`), so it can be lower
-        where they were not published in normal form.
+        Compares fully normalised answers. The official code normalises annotators' answers less
+        (:func:`question_accuracy`), so its accuracy can be lower where they are not in normal form.
         """
         chosen = positions(rows, len(self))
         if predicted.shape != chosen.shape:
@@ -168,22 +167,13 @@ class VQASet:
                 f"predicted must have one class per question, shape {list(chosen.shape)}, "
                 f"got {list(predicted.shape)}"
             )
-        some = self.counts[chosen]
-        return count_accuracy(some.of(predicted.cpu()), some.annotators)
+        counts = self.counts[chosen]
+        return count_accuracy(counts.of(predicted.cpu()), counts.annotators)
 
     def subset(self, rows: Rows) -> VQASet:
         """Return a set of some of the questions; pictures are shared."""
-        chosen = positions(rows, len(self))
-        return replace(
-            self,
-            questions=take(self.questions, chosen),
-            question_ids=self.question_ids[chosen],
-            tokens=self.tokens[chosen],
-            image_index=self.image_index[chosen],
-            answers=take(self.answers, chosen),
-            counts=self.counts[chosen],
-            types=self.types[chosen],
-        )
+        index = ("question_ids", "tokens", "image_index", "counts", "types")
+        return _select(self, rows, ("questions", "answers", *index))
 
 
 def encode(
@@ -230,23 +220,17 @@ def pooled(parts: Sequence[Questions]) -> list[Questions]:
 def hold_out(
     questions: Questions, valid: float, *, by_image: bool, seed: int, length: int = LENGTH
 ) -> tuple[Tensor, Tensor]:
-    """Choose questions for validation.
+    """Choose validation questions: sorted indices of the rest and of the held-out questions.
 
-    Questions about the same picture that a model sees in the same words go together, so none of
-    them is on both sides.
+    Questions in the same words about the same picture stay together, so none of them is on both
+    sides.
 
     Args:
         questions: The training questions.
-        valid: Share of the different questions, or of the pictures, in [0, 1).
+        valid: Fraction of the different questions, or of the pictures, in [0, 1).
         by_image: Hold out all questions of some pictures, rather than single questions.
-        seed: Of the choice.
-        length: Words that a model sees of a question.
-
-    Returns:
-        Sorted indices of the rest and of the held-out questions.
-
-    Raises:
-        ValueError: If nothing would be left to train on.
+        seed: Seed of the choice.
+        length: Number of words of a question that a model sees.
     """
     checks.number("valid", valid, low=0, high=1, open_high=True)
     checks.boolean("by_image", by_image)
@@ -267,8 +251,87 @@ def hold_out(
         )
     chosen = torch.zeros(len(groups), dtype=torch.bool)
     chosen[order[:count]] = True
-    held = chosen[group]
-    return (~held).nonzero().flatten(), held.nonzero().flatten()
+    held_out = chosen[group]
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+class Source(ABC):
+    """A data set of questions about pictures.
+
+    Attributes:
+        name: Name of the data set.
+        splits: Parts that can be read; training is always called ``"train"``.
+        evaluation: The part with published answers that models are evaluated on.
+        min_count: By default, answers of so many training questions or fewer are no class.
+        by_image: Whether evaluation is on new pictures, so that validation should be, too.
+        options: Keywords of :meth:`visual`.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    evaluation: str
+    min_count: int = 0
+    by_image: bool
+    options: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, split: str, folder: Path) -> Questions:
+        """Read the questions of a split."""
+
+    @abstractmethod
+    def visual(self, folder: Path, names: tuple[str, ...], **options: Any) -> Tensor | Regions:
+        """Read pictures or their features."""
+
+    @abstractmethod
+    def pictures(self, folder: Path) -> int:
+        """Count the pictures, or files of features, in a data set's folder."""
+
+    def find(self, data_dir: str | Path | None = None) -> Path:
+        """The data set's folder."""
+        return store.find(self.name, data_dir)
+
+    def load(
+        self,
+        split: str,
+        data_dir: str | Path | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        answers: Answers | None = None,
+        min_count: int | None = None,
+        scoring: str = "capped",
+        **options: Any,
+    ) -> VQASet:
+        """Load one split.
+
+        Args:
+            split: Part of the data.
+            data_dir: Directory of all data sets.
+            tokenizer: Words. Default: those of all training questions.
+            answers: Classes. Default: those of all training questions.
+            min_count: Answers of so many training questions or fewer are left out.
+            scoring: How scores are computed from counts, see :func:`soft_scores`.
+            options: Of :meth:`visual`.
+        """
+        self.check(options)
+        folder = self.find(data_dir)
+        questions = self.read(split, folder)
+        if tokenizer is None or answers is None:
+            train = questions if split == "train" else self.read("train", folder)
+            if tokenizer is None:
+                tokenizer = Tokenizer.fit(train.texts)
+            if answers is None:
+                answers = train.fitted_answers(self.min_count if min_count is None else min_count)
+        visual = self.visual(folder, questions.pictures, **options)
+        return encode(questions, tokenizer, answers, visual, scoring=scoring)
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Raise an error for options that the data set does not have."""
+        for option in options:
+            if option not in self.options:
+                raise TypeError(
+                    f"{self.name} takes the options {', '.join(self.options)}, got {option!r}"
+                    f"{checks.suggest(option, self.options)}"
+                )
 
 
 def positions(rows: Rows, total: int) -> Tensor:
@@ -290,6 +353,12 @@ def positions(rows: Rows, total: int) -> Tensor:
     return chosen % total if total else chosen
 
 
-def take(items: Sequence[T], rows: Tensor) -> tuple[T, ...]:
-    """Return some of the items."""
-    return tuple(items[row] for row in rows.tolist())
+def _select(data: T, rows: Rows, fields: Sequence[str]) -> T:
+    """A copy of ``data`` with some rows of the fields that have one row per question."""
+    chosen = positions(rows, len(data))
+    selected: dict[str, Any] = {}
+    for name in fields:
+        values = getattr(data, name)
+        items = isinstance(values, tuple)
+        selected[name] = tuple(values[i] for i in chosen.tolist()) if items else values[chosen]
+    return replace(data, **selected)

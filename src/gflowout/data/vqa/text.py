@@ -1,7 +1,4 @@
-"""Questions as numbers, by the preprocessing of the published MCAN code.
-
-Knows nothing of files of data sets, images or answers.
-"""
+"""Questions as token ids, with the preprocessing of the published MCAN code."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _SPACED = re.compile(r"[-/]")
 
 
 def words(question: str) -> list[str]:
-    """Cut a question into lower-case words, as the published MCAN code does.
+    """Split a question into lower-case words, as the published MCAN code does.
 
     Examples:
         >>> words("What's on the left-hand side / top?")
@@ -40,7 +37,7 @@ def words(question: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary of words and what makes token ids of questions.
+    """A vocabulary of words that maps questions to token ids.
 
     Attributes:
         vocabulary: The words; the first has id 2, after padding (0) and unknown words (1).
@@ -72,8 +69,7 @@ class Tokenizer:
             length: Tokens per question.
             min_count: Rarer words are unknown.
         """
-        if isinstance(questions, str):
-            raise TypeError(f"questions must be a list of texts, got the text {questions!r}")
+        _not_a_text(questions)
         checks.integer("min_count", min_count, low=1)
         counts = Counter(word for question in questions for word in words(question))
         return cls(tuple(word for word, count in counts.items() if count >= min_count), length)
@@ -93,8 +89,7 @@ class Tokenizer:
         A question without any word becomes one unknown word, since a row of padding alone has
         nothing to attend to.
         """
-        if isinstance(questions, str):
-            raise TypeError(f"questions must be a list of texts, got the text {questions!r}")
+        _not_a_text(questions)
         rows = []
         for question in questions:
             ids = [self.index.get(word, UNKNOWN) for word in words(question)[: self.length]]
@@ -117,8 +112,8 @@ class Tokenizer:
     def from_json(cls, text: str) -> Tokenizer:
         """Return the tokenizer that :meth:`to_json` wrote."""
         try:
-            found = json.loads(text)
-            vocabulary, length = found["vocabulary"], found["length"]
+            fields = json.loads(text)
+            vocabulary, length = fields["vocabulary"], fields["length"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"text must come from Tokenizer.to_json, got {text[:40]!r}") from error
         return cls(tuple(map(str, vocabulary)), length)
@@ -134,13 +129,13 @@ class Tokenizer:
 
         Raises:
             MissingDataError: If there is no such file.
-            DataError: If it is not such a file, is cut off, or has none of our words.
+            DataError: If it has another format, is cut off, or has no word of the vocabulary.
         """
         path = Path(path)
         if not path.is_file():
             raise MissingDataError(f"{path}: no such file; name a GloVe text file that you have")
-        wanted = {"unk": UNKNOWN, "<unk>": UNKNOWN} | self.index
-        found: dict[int, list[float]] = {}
+        ids = {"unk": UNKNOWN, "<unk>": UNKNOWN} | self.index
+        vectors: dict[int, list[float]] = {}
         size = 0
         with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(lines, start=1):
@@ -155,17 +150,22 @@ class Tokenizer:
                         f"{path}: line {number} has {len(fields) - 1} numbers, the first has "
                         f"{size}; the file is cut off or no GloVe text file: get it again"
                     )
-                row = wanted.get(fields[0])
-                if row is not None and row not in found:
-                    found[row] = _floats(path, number, fields[1:])
-        if not found.keys() - {UNKNOWN}:
+                row = ids.get(fields[0])
+                if row is not None and row not in vectors:
+                    vectors[row] = _floats(path, number, fields[1:])
+        if not vectors.keys() - {UNKNOWN}:
             raise DataError(
                 f"{path}: has none of the {len(self.vocabulary)} words of the vocabulary; "
                 "name a GloVe text file of the same language"
             )
         table = torch.zeros(len(self), size)
-        table[list(found)] = torch.tensor(list(found.values()))
+        table[list(vectors)] = torch.tensor(list(vectors.values()))
         return table
+
+
+def _not_a_text(questions: object) -> None:
+    if isinstance(questions, str):
+        raise TypeError(f"questions must be a list of texts, got the text {questions!r}")
 
 
 def _floats(path: Path, number: int, fields: list[str]) -> list[float]:

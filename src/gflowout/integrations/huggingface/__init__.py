@@ -1,8 +1,4 @@
-"""Masks for models of ``transformers``: wrap, train with ``Trainer``, predict, keep in a folder.
-
-A wrapped transformer is a model like any other (:func:`gflowout.wrap`); what is here knows where
-its layers are, what its outputs mean and what ``Trainer`` expects of a model.
-"""
+"""Masks for models of ``transformers``: wrap, train with ``Trainer``, predict, save and load."""
 
 from __future__ import annotations
 
@@ -16,8 +12,13 @@ from gflowout.integrations.huggingface.defaults import (  # noqa: E402
     default_sites,
     wrap_transformer,
 )
-from gflowout.integrations.huggingface.files import load_pretrained, save_pretrained  # noqa: E402
-from gflowout.integrations.huggingface.trainer import MaskedOutput, TrainerModel, predict_dataset  # noqa: E402
+from gflowout.integrations.huggingface.trainer import (  # noqa: E402
+    MaskedOutput,
+    TrainerModel,
+    load_pretrained,
+    predict_dataset,
+    save_pretrained,
+)
 
 __all__ = [
     "MaskedOutput",

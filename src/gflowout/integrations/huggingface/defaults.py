@@ -1,8 +1,7 @@
-"""What a model of ``transformers`` is wrapped with unless told otherwise.
+"""Wrapping models of ``transformers``: default sites, likelihood and example call.
 
-Sites, likelihood and example call are read off its modules and its configuration. Nothing is looked
-up by the name of an architecture, so new ones work if they are built like those before. Knows
-nothing of ``Trainer``.
+These are read from modules and configuration, never from the name of an architecture, so new
+architectures work if they are built like existing ones.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from gflowout.core import checks
 from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.core.model import MaskedModel
+from gflowout.core.predictive import Predictive
 from gflowout.core.probe import split_example
 from gflowout.core.sites import SiteNames
 from gflowout.core.trace import quiet
@@ -28,25 +27,25 @@ from gflowout.core.wrap import wrap
 from gflowout.methods import METHODS
 
 KEEP = 0.9
-"""Keep rate that masks start from: transformers are trained with little dropout, 0.1 as a rule."""
+"""Keep rate that masks start from: transformers are usually trained with a dropout of 0.1."""
 
 IGNORED = -100
-"""The label of tokens that count for nothing, in all of ``transformers``."""
+"""The label of tokens that ``transformers`` ignores in a loss."""
 
 MASK = "attention_mask"
 """The argument that tells real tokens from padding."""
 
 _DROPOUTS = ("output.dropout", "mlp.dropout", "ffn.dropout")
-"""Where a layer may have the dropout after its MLP; a mask stands in for it."""
+"""Paths of the dropout after the MLP of a layer; a mask replaces it."""
 
 _MLPS = ("mlp", "ffn", "feed_forward", "DenseReluDense", "output.dense", "fc2")
-"""Where else a layer may have its MLP, or the last part of it."""
+"""Paths of the MLP of a layer without such a dropout, or of its last part."""
 
 _ATTENTIONS = ("self_attn",)
-"""What stands in for an MLP that has no batch axis."""
+"""Paths of the attention, which is masked where the MLP has no batch axis."""
 
 _HEADS = ("Classification", "Regression", "NextSentencePrediction")
-"""What the names of classes hold whose logits and labels are as likelihoods take them."""
+"""Parts of the names of classes whose logits and labels fit a likelihood."""
 
 _ROWS, _TOKENS = 3, 7  # sizes that nothing else in a transformer has
 
@@ -79,10 +78,7 @@ def wrap_transformer(
 
     Examples:
         >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        ...     intermediate_size=32, num_labels=3,
-        ... )
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
         >>> model = wrap_transformer(BertForSequenceClassification(config))
         >>> model.predict(input_ids=torch.randint(1, 50, (4, 9))).mean.shape
         torch.Size([4, 3])
@@ -134,7 +130,7 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
     """Names of the sites of a transformer: what each layer's MLP adds, and the head's dropout.
 
     The residual stream itself is never masked, only what is added to it. Where a layer has an
-    ``nn.Dropout`` after its MLP, the mask stands in for it; other dropout stays. (Not every
+    ``nn.Dropout`` after its MLP, the mask replaces it; other dropout stays. (Not every
     ``nn.Dropout`` could be a site: those of the attention are calls inside a fused kernel, and some
     modules are used twice.) Modules that do not run exactly once are left out, and so are those
     whose output has no batch axis; where that is the MLP (OPT puts the tokens of all sentences in
@@ -170,28 +166,28 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
     shapes, batch = _shapes(backbone, tried, args, kwargs)
     usable = {name for name in tried if _usable(shapes[name], batch)}
     masked = [next((name for name in names if name in usable), None) for names in layers + heads]
-    found = [name for name in masked if name is not None]
+    sites = [name for name in masked if name is not None]
     first = [names[0] for names in layers if names]
     shared = any(len(shapes[name]) > 1 for name in first)
     why = "run more than once each (shared weights)" if shared else "give nothing with a batch axis"
     kind = type(backbone).__name__
-    if not found and first:
+    if not sites and first:
         raise ValueError(
             f"sites: the default cannot be used for {kind}: its layers {why} at {first[0]!r}; name "
             "other submodules whose output, [batch, ..., features], is to be masked, as in "
             'sites=["encoder.layer.*.attention.output"]'
         )
-    if not found:
+    if not sites:
         raise ValueError(
             f"sites: {kind} has no layers with an MLP that could be found; name the submodules "
             'whose output is to be masked, as in sites=["encoder.layer.*.output.dense"]'
         )
     if first and not any(masked[: len(layers)]):
         warnings.warn(
-            f"sites: the layers of {kind} {why}, so that the masks are at {', '.join(found)} alone",
+            f"sites: the layers of {kind} {why}, so that the masks are at {', '.join(sites)} alone",
             stacklevel=2,
         )
-    return found
+    return sites
 
 
 def default_likelihood(backbone: PreTrainedModel) -> Likelihood:
@@ -206,10 +202,7 @@ def default_likelihood(backbone: PreTrainedModel) -> Likelihood:
 
     Examples:
         >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        ...     intermediate_size=32, num_labels=3,
-        ... )
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
         >>> default_likelihood(BertForSequenceClassification(config))
         Categorical(classes=3)
     """
@@ -225,6 +218,24 @@ def default_likelihood(backbone: PreTrainedModel) -> Likelihood:
     return Categorical(labels)
 
 
+def mean_logits(pred: Predictive) -> Tensor:
+    """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
+
+    In regression, the means are returned.
+
+    Examples:
+        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
+        >>> mean_logits(pred).softmax(-1)
+        tensor([[0.7500, 0.2500]])
+    """
+    if isinstance(pred.likelihood, Gaussian):
+        return pred.mean
+    tiny = torch.finfo(pred.mean.dtype).tiny  # a probability of 0 would be a logit of -inf
+    if isinstance(pred.likelihood, Categorical):
+        return pred.mean.clamp(min=tiny).log()
+    return pred.mean.clamp(min=tiny).log() - (1 - pred.mean).clamp(min=tiny).log()
+
+
 def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:
     """A call of a transformer by its configuration: random tokens, some padding; or images.
 
@@ -233,10 +244,7 @@ def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:
 
     Examples:
         >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        ...     intermediate_size=32, num_labels=3,
-        ... )
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
         >>> sorted(default_example(BertForSequenceClassification(config)))
         ['attention_mask', 'input_ids', 'token_type_ids']
     """
@@ -246,7 +254,7 @@ def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:
         size = config.image_size
         sides = (size, size) if isinstance(size, int) else tuple(size)
         images = torch.randn(_ROWS, config.num_channels, *sides, generator=source)
-        return _placed(backbone, {main: images.to(backbone.dtype)})
+        return {main: images.to(backbone.device, backbone.dtype)}
     if main != "input_ids":
         raise ValueError(
             f"example must be given for {type(backbone).__name__}, whose main input is {main!r}: "
@@ -268,12 +276,13 @@ def default_example(backbone: PreTrainedModel) -> dict[str, Tensor]:
     taken = inspect.signature(backbone.forward).parameters
     if getattr(text, "type_vocab_size", 0) < 1:
         del call["token_type_ids"]
-    return _placed(backbone, {name: value for name, value in call.items() if name in taken})
+    return {name: value.to(backbone.device) for name, value in call.items() if name in taken}
 
 
 def refuse_checkpointing(backbone: nn.Module) -> None:
     """Raise if activations are recomputed in the backward pass, where no masks are."""
-    if getattr(backbone, "is_gradient_checkpointing", False):
+    # What PreTrainedModel.is_gradient_checkpointing looks at; newer versions rename the property.
+    if any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules()):
         raise ValueError(
             "gradient checkpointing recomputes layers without masks, so that gradients would be "
             "wrong: call gradient_checkpointing_disable() on the backbone, or train without "
@@ -302,17 +311,17 @@ def _refuse_heads(backbone: PreTrainedModel) -> None:
 
 
 def _places(layer: nn.Module) -> list[str]:
-    """Names, inside a layer with an MLP, of what gives its output; the best first."""
+    """Paths inside a layer with an MLP of the modules that give its output; the best first."""
     inside = dict(layer.named_modules())
-    own = [path for path in _DROPOUTS if isinstance(inside.get(path), nn.Dropout)]
-    found = own + [path for path in _MLPS if path in inside]
-    return found[:1] + [path for path in _ATTENTIONS if found and path in inside]
+    paths = [path for path in _DROPOUTS if isinstance(inside.get(path), nn.Dropout)]
+    paths += [path for path in _MLPS if path in inside]
+    return paths[:1] + [path for path in _ATTENTIONS if paths and path in inside]
 
 
 def _shapes(
     backbone: nn.Module, names: list[str], args: Args, kwargs: Kwargs
 ) -> tuple[dict[str, list[tuple[int, ...]]], int]:
-    """Shapes that modules give in a call, one for every time that they run; and the batch."""
+    """Output shapes of modules in a call, one for every time that they run; and the batch size."""
     shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
 
     def note(name: str) -> Any:
@@ -341,7 +350,3 @@ def _shapes(
 def _usable(shapes: list[tuple[int, ...]], batch: int) -> bool:
     """Whether a module ran once and its output has a batch axis before that of the features."""
     return len(shapes) == 1 and batch in shapes[0][:-1][:2]
-
-
-def _placed(backbone: PreTrainedModel, call: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.to(backbone.device) for name, tensor in call.items()}

@@ -1,35 +1,41 @@
-"""A wrapped model as ``transformers.Trainer`` takes it, and predictions over a data set.
+"""Training with ``transformers.Trainer``, predicting a data set, and files of wrapped models.
 
-``Trainer`` wants a module that takes ``labels`` and returns ``loss`` and ``logits``; that is all
-there is to :class:`TrainerModel`, so subclasses of ``Trainer``, callbacks, checkpoints and
-``compute_metrics`` stay as they are.
+``Trainer`` expects a module that takes ``labels`` and returns ``loss`` and ``logits``:
+:class:`TrainerModel` does. Subclasses of ``Trainer``, callbacks, checkpoints and
+``compute_metrics`` need no change.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from transformers import TrainingArguments, default_data_collator
+from transformers import AutoConfig, PreTrainedModel, TrainingArguments, default_data_collator
 from transformers.utils.generic import ModelOutput
 
-from gflowout.core import checks, random
+from gflowout.core import checks, random, serialization
 from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Categorical, Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
-from gflowout.integrations.huggingface.defaults import parameters, refuse_checkpointing
+from gflowout.integrations.huggingface.defaults import mean_logits, parameters, refuse_checkpointing
 
 LABELS = ("labels", "label", "label_ids")
-"""What data sets call the labels."""
+"""Names of the labels in data sets."""
+
+FILE = "gflowout.safetensors"
+"""Name of our file beside the files of the backbone."""
 
 
 @dataclass
@@ -37,14 +43,13 @@ class MaskedOutput(ModelOutput):
     """What a :class:`TrainerModel` returns.
 
     Attributes:
-        loss: In training what the method minimises, in which the likelihood of an example is that
-            of all its labels. In evaluation the negative log-likelihood per label that counts, as
-            ``transformers`` has it: per token in token classification, per yes or no for several
-            labels. In regression per example, where ``transformers`` has the squared error.
-            ``None`` without labels.
-        logits: In evaluation such that their softmax (sigmoid for several labels) is the mean
-            predicted probability; means in regression. In training those of one drawn mask, which
-            a posterior draws that may have seen the labels: no measure of how good a model is.
+        loss: In training, what the method minimises; the likelihood of an example is that of all
+            its labels. In evaluation, the negative log-likelihood per label that counts, as in
+            ``transformers``: per token, or per yes or no; in regression, per example. ``None``
+            without labels.
+        logits: In evaluation, their softmax (sigmoid for several labels) is the mean predicted
+            probability; means in regression. In training, those of one mask from a posterior that
+            may have seen the labels: no measure of how good a model is.
         nll: In training, the part of the loss that trains the backbone.
         tb: In training, the part that trains the posterior.
         prior: In training, the part that trains the prior.
@@ -62,7 +67,7 @@ class MaskedOutput(ModelOutput):
 
 
 class _Forward:
-    """A ``forward`` that shows the backbone's signature: ``Trainer`` drops columns by it."""
+    """A ``forward`` with the backbone's signature, by which ``Trainer`` drops columns."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -109,7 +114,7 @@ class TrainerModel(nn.Module):
         self.seed = checks.integer("seed", seed, low=0)
         self.training = model.training
         self._evaluated = 0
-        self.register_state_dict_post_hook(_part)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(_untie)  # type: ignore[no-untyped-call]
         if getattr(model.method.options, "train_size", 1) is None:
             warnings.warn(
                 f"train_size was not given to method {model.method.name!r}: every batch will be "
@@ -134,11 +139,10 @@ class TrainerModel(nn.Module):
 
         Args:
             *args: Positional arguments of the backbone.
-            labels: As ``Trainer`` hands them over.
+            labels: As ``Trainer`` passes them.
             **inputs: Keyword arguments of the backbone.
         """
-        run = self._learn if self.training else self._score
-        return run(args, labels, inputs)
+        return (self._learn if self.training else self._score)(args, labels, inputs)
 
     def _learn(self, args: Any, labels: Tensor | None, inputs: Any) -> MaskedOutput:
         if labels is None:
@@ -182,15 +186,15 @@ class TrainerModel(nn.Module):
             generator_lr: Learning rate of the mask generators.
             log_z_lr: Learning rate of the estimate of log Z.
         """
+        rates = (args.learning_rate, generator_lr, log_z_lr, args.weight_decay)
         groups: list[dict[str, Any]] = []
-        for group in self.model.parameter_groups(
-            args.learning_rate, generator_lr, log_z_lr, args.weight_decay
-        ):
-            learned = [each for each in group["params"] if each.requires_grad]
-            decayed = [each for each in learned if each.dim() > 1]
-            plain = [each for each in learned if each.dim() <= 1]
-            parts = [(decayed, group["weight_decay"]), (plain, 0.0)]
-            groups += [{**group, "params": own, "weight_decay": by} for own, by in parts if own]
+        for group in self.model.parameter_groups(*rates):
+            learned = [tensor for tensor in group["params"] if tensor.requires_grad]
+            matrices = [tensor for tensor in learned if tensor.dim() > 1]
+            vectors = [tensor for tensor in learned if tensor.dim() <= 1]
+            for tensors, decay in ((matrices, group["weight_decay"]), (vectors, 0.0)):
+                if tensors:
+                    groups.append({**group, "params": tensors, "weight_decay": decay})
         betas = (args.adam_beta1, args.adam_beta2)
         return torch.optim.AdamW(groups, betas=betas, eps=args.adam_epsilon), None
 
@@ -199,6 +203,8 @@ class TrainerModel(nn.Module):
         raise ValueError(
             "gradient_checkpointing must be False: layers would be recomputed without masks"
         )
+
+    activation_checkpointing_enable = gradient_checkpointing_enable  # its name in newer versions
 
 
 def _counted(pred: Predictive, labels: Tensor) -> int:
@@ -209,25 +215,6 @@ def _counted(pred: Predictive, labels: Tensor) -> int:
     if isinstance(likelihood, Categorical) and likelihood.ignore_index is not None:
         return max(int((labels != likelihood.ignore_index).sum()), 1)
     return labels.numel()
-
-
-def mean_logits(pred: Predictive) -> Tensor:
-    """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
-
-    Args:
-        pred: A prediction; in regression, the means are returned.
-
-    Examples:
-        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
-        >>> mean_logits(pred).softmax(-1)
-        tensor([[0.7500, 0.2500]])
-    """
-    if isinstance(pred.likelihood, Gaussian):
-        return pred.mean
-    tiny = torch.finfo(pred.mean.dtype).tiny  # a probability of 0 would be a logit of -inf
-    if isinstance(pred.likelihood, Categorical):
-        return pred.mean.clamp(min=tiny).log()
-    return pred.mean.clamp(min=tiny).log() - (1 - pred.mean).clamp(min=tiny).log()
 
 
 def predict_dataset(
@@ -245,8 +232,8 @@ def predict_dataset(
         model: A wrapped transformer, or what ``Trainer`` trained.
         dataset: As ``Trainer`` takes it: rows are dicts. Labels and columns that the backbone does
             not take are left out.
-        collate: Makes a batch of rows, ``trainer.data_collator`` say; ``None``: rows are of one
-            length, and are stacked.
+        collate: Makes a batch of rows, such as ``trainer.data_collator``; ``None`` stacks rows of
+            one length.
         batch_size: Rows per batch.
         samples: Draws per row.
         seed: Of the draws; the answer depends on it and on ``batch_size``.
@@ -258,10 +245,7 @@ def predict_dataset(
     Examples:
         >>> from gflowout.integrations.huggingface import wrap_transformer
         >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        ...     intermediate_size=32, num_labels=3,
-        ... )
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
         >>> model = wrap_transformer(BertForSequenceClassification(config))
         >>> row = {"input_ids": [1, 7, 9], "attention_mask": [1, 1, 1], "labels": 0}
         >>> predict_dataset(model, [row] * 5, batch_size=2)
@@ -273,22 +257,29 @@ def predict_dataset(
     checks.integer("batch_size", batch_size, low=1)
     checks.integer("seed", seed, low=0)
     taken = [name for name in parameters(masked.backbone) if name not in LABELS]
-    device = next(each.device for each in masked.parameters())
-    source = torch.Generator().manual_seed(seed)
+    device = next(masked.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
 
     def joined(rows: list[Any]) -> dict[str, Any]:
         kept = [_columns(row, taken) for row in rows]
-        batch = _stacked(kept) if collate is None else collate(kept)
+        try:
+            batch = (collate or default_data_collator)(kept)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if collate is not None:
+                raise
+            raise ValueError(
+                "collate must be given, since rows cannot be stacked as they are (of different "
+                f"lengths?): collate=DataCollatorWithPadding(tokenizer), say. {error}"
+            ) from error
         return {name: value for name, value in batch.items() if name not in LABELS}
 
-    loader = DataLoader(dataset, batch_size=batch_size, collate_fn=joined)
     parts = []
-    for batch in loader:
-        placed: dict[str, Any] = {
+    for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=joined):
+        inputs: dict[str, Any] = {
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in batch.items()
         }
-        parts.append(masked.predict(**placed, samples=samples, generator=source).to("cpu"))
+        parts.append(masked.predict(**inputs, samples=samples, generator=generator).to("cpu"))
     return Predictive.join(_of_one_length(parts))
 
 
@@ -307,31 +298,101 @@ def _columns(row: Any, taken: Sequence[str]) -> dict[str, Any]:
     return {name: row[name] for name in row if name in taken or name in LABELS}
 
 
-def _stacked(rows: list[dict[str, Any]]) -> Mapping[str, Any]:
-    try:
-        stacked: Mapping[str, Any] = default_data_collator(rows)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(
-            "collate must be given, since rows cannot be stacked as they are (of different "
-            f"lengths?): collate=DataCollatorWithPadding(tokenizer), say. {error}"
-        ) from error
-    return stacked
-
-
 def _of_one_length(parts: Sequence[Predictive]) -> list[Predictive]:
     """Outputs of sequences, [samples, batch, tokens, ...], padded with 0 to the longest."""
     if parts and parts[0].outputs.dim() > 3:
         longest = max(part.outputs.shape[2] for part in parts)
         padded = [F.pad(p.outputs, (0, 0, 0, longest - p.outputs.shape[2])) for p in parts]
-        return [Predictive(own, p.likelihood) for own, p in zip(padded, parts, strict=True)]
+        return [Predictive(outputs, parts[0].likelihood) for outputs in padded]
     return list(parts)
 
 
-def _part(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Write tied weights twice: the file format of ``Trainer`` knows no shared memory."""
+def _untie(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Write tied weights twice: the file format of ``Trainer`` has no shared memory."""
     seen: set[int] = set()
     for key, value in state.items():
         if isinstance(value, Tensor) and value.numel():
             memory = value.untyped_storage().data_ptr()
             state[key] = value.clone() if memory in seen else value
             seen.add(memory)
+
+
+def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike[str]) -> None:
+    """Write a wrapped transformer to a folder.
+
+    ``config.json`` and ``model.safetensors`` are the backbone's, written by ``transformers``;
+    ``gflowout.safetensors`` has what wrapping added, without the backbone's weights.
+
+    Args:
+        model: From :func:`wrap_transformer`, or what ``Trainer`` trained.
+        folder: Made if need be. ``AutoModel...from_pretrained(folder)`` reads the backbone alone.
+
+    Examples:
+        >>> import os, tempfile
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_pretrained(model, folder)
+        ...     print(sorted(os.listdir(folder)))
+        ['config.json', 'gflowout.safetensors', 'model.safetensors']
+    """
+    masked = model.model if isinstance(model, TrainerModel) else model
+    if not isinstance(masked, MaskedModel) or not isinstance(masked.backbone, PreTrainedModel):
+        raise TypeError(
+            f"model must be a wrapped model of transformers, got {type(model).__name__}; save "
+            "others with gfo.save"
+        )
+    path = Path(folder) / FILE
+    if path.parent.exists() and not path.parent.is_dir():
+        raise NotADirectoryError(f"folder must be a folder or new, got the file {str(folder)!r}")
+    # First, so that an interruption never leaves new weights beside old masks.
+    path.unlink(missing_ok=True)
+    masked.backbone.save_pretrained(folder)
+    serialization.save(masked, path, backbone=False)
+
+
+def load_pretrained(
+    folder: str | os.PathLike[str],
+    kind: type[PreTrainedModel] | None = None,
+    **arguments: Any,
+) -> MaskedModel:
+    """Read a wrapped transformer from a folder; predictions are what they were, to the bit.
+
+    The same as ``gfo.load(folder / "gflowout.safetensors", kind.from_pretrained(folder))``.
+
+    Args:
+        folder: Written by :func:`save_pretrained`.
+        kind: Class of the backbone; ``None``: as its configuration says.
+        **arguments: Of ``from_pretrained``, such as ``device_map``.
+
+    Examples:
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> from gflowout.integrations.huggingface import wrap_transformer
+        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
+        >>> model = wrap_transformer(BertForSequenceClassification(config))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_pretrained(model, folder)
+        ...     again = load_pretrained(folder)
+        >>> again.method.name
+        'gflowout'
+    """
+    if kind is not None and not (isinstance(kind, type) and hasattr(kind, "from_pretrained")):
+        raise TypeError(
+            "kind must be a class of transformers, such as BertForSequenceClassification, or None, "
+            f"got {kind!r}"
+        )
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"folder must hold {FILE!r}, there is none in {str(folder)!r}")
+    if kind is None:
+        named = AutoConfig.from_pretrained(folder).architectures or ["none"]
+        kind = getattr(transformers, named[0], None)
+        if kind is None:
+            raise ValueError(
+                f"kind must be given: the configuration in {str(folder)!r} names {named[0]!r}, "
+                "which is no class of transformers"
+            )
+    return serialization.load(path, kind.from_pretrained(folder, **arguments))

@@ -1,46 +1,43 @@
-"""What classifier and regressor have in common: parameters, fitting, drawing.
+"""What classifier and regressor have in common: parameters, fitting, drawing, feature selection.
 
-Parameters are stored as given and checked in ``fit``, as scikit-learn has it. How a network is
-trained is in :mod:`.chains`, with what values in :mod:`.recipes`, and what is read off masked
-inputs in :mod:`.selecting`.
+Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from gflowout.core import checks
+from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.predictive import Predictive
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
-from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.chains import Chain, Plan, pooled, train, weigh
-from gflowout.integrations.sklearn.features import units_of
-from gflowout.integrations.sklearn.progress import progress
-from gflowout.integrations.sklearn.recipes import (
-    FEATURES,
-    HIDDEN,
-    HIDDEN_KEEP,
-    ROWS,
-    VALID_ROWS,
-    VALID_SAMPLES,
-    Recipe,
-    chain_options,
+from gflowout.integrations.sklearn import recipes, tabular
+from gflowout.integrations.sklearn.chains import (
+    Chain,
+    Plan,
+    pooled,
+    predict,
+    progress,
+    train,
+    weigh,
 )
-from gflowout.integrations.sklearn.selecting import Selecting
+from gflowout.integrations.sklearn.features import is_list, units_of
+from gflowout.integrations.sklearn.recipes import FEATURES, HIDDEN, ROWS, Recipe, chain_options
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.training.options import FitOptions
@@ -48,75 +45,42 @@ from gflowout.training.options import FitOptions
 AUTO = "auto"
 
 
-def _check_device(name: Any) -> None:
-    try:
-        kind = torch.device(name).type
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {name!r}") from None
-    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
-    if kind in backends and not backends[kind].is_available():
-        raise ValueError(
-            f"device is {name!r}, but PyTorch finds no such device here: take device='cpu', or "
-            "install a PyTorch that is built for it"
-        )
+@dataclass(eq=False, repr=False)
+class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators.
 
+    A dataclass, so that the parameters of both estimators are listed once: scikit-learn reads them
+    from the signature of ``__init__``, which is generated and only assigns them.
+    """
 
-class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
-    """Base of the estimators."""
+    method: str = AUTO
+    _: KW_ONLY
+    hidden: Any = None
+    mask_inputs: bool = False
+    mask_hidden: bool | str = AUTO
+    options: Mapping[str, Any] | None = None
+    samples: int | None = None
+    chains: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    generator_lr: float | None = None
+    weight_decay: float | None = None
+    validation_fraction: float | None = None
+    patience: int | None = None
+    standardize: bool = True
+    groups: Any = None
+    always: Any = None
+    keep: Any = None
+    threshold: float = 0.5
+    device: str = "cpu"
+    random_state: Any = None
+    verbose: bool = False
 
-    _classes: bool
-
-    def __init__(
-        self,
-        method: str = AUTO,
-        *,
-        hidden: Any = None,
-        mask_inputs: bool = False,
-        mask_hidden: bool | str = AUTO,
-        options: Mapping[str, Any] | None = None,
-        samples: int | None = None,
-        chains: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        generator_lr: float | None = None,
-        weight_decay: float | None = None,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        standardize: bool = True,
-        groups: Any = None,
-        always: Any = None,
-        keep: Any = None,
-        threshold: float = 0.5,
-        device: str = "cpu",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.hidden = hidden
-        self.mask_inputs = mask_inputs
-        self.mask_hidden = mask_hidden
-        self.options = options
-        self.samples = samples
-        self.chains = chains
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.generator_lr = generator_lr
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.standardize = standardize
-        self.groups = groups
-        self.always = always
-        self.keep = keep
-        self.threshold = threshold
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _classes: ClassVar[bool]
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
-        """Everything that the drawn networks say, as :class:`gflowout.Predictive`.
+        """All samples of the prediction, as :class:`gflowout.Predictive`.
 
         Args:
             X: [rows, features].
@@ -130,13 +94,78 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
         samples = self._recipe().samples
         return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if not self.mask_inputs:
+            tags.transformer_tags = None
+        return tags
+
+    def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
+        """How probable it is that each feature is used, row by row.
+
+        Rows differ for methods whose masks depend on them: ``"gflowout"``, ``"contextual"`` and
+        ``"combined"``.
+
+        Args:
+            X: [rows, features].
+            samples: Draws per chain.
+
+        Returns:
+            [rows, features].
+        """
+        check_is_fitted(self, "inclusion_")
+        x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        probabilities = np.zeros(x.shape)
+        for start in range(0, len(x), 256):
+            rows = slice(start, start + 256)
+            masks = self._input_masks(x[rows], checks.integer("samples", samples, low=1))
+            for weight, mask in zip(self.chain_weights_, masks, strict=True):
+                probabilities[rows] += weight * mask.double().mean(0).numpy()
+        return probabilities
+
+    def get_support(self, indices: bool = False, threshold: float | None = None) -> NDArray[Any]:
+        """Features that are probably needed.
+
+        Args:
+            indices: Return their numbers instead of a mask.
+            threshold: Least inclusion probability; that of the estimator if ``None``.
+        """
+        check_is_fitted(self, "inclusion_")
+        least = self.threshold if threshold is None else threshold
+        support: NDArray[Any] = self.inclusion_.support(least).numpy()
+        return np.nonzero(support)[0] if indices else support
+
+    def plot_inclusion(self, top: int = 20, level: float = 0.9, ax: Any = None) -> Any:
+        """Draw inclusion probabilities with their intervals: ``inclusion_.plot``.
+
+        Args:
+            top: How many features at most, the most probable ones.
+            level: Of the interval.
+            ax: Axes of Matplotlib to draw on; a new figure if not given.
+
+        Returns:
+            The axes.
+        """
+        check_is_fitted(self, "inclusion_")
+        return self.inclusion_.plot(top, level, ax)
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Inclusion probability of every feature, for scikit-learn's tools."""
+        _masks_inputs(self)
+        check_is_fitted(self, "inclusion_")
+        importances: Floats = self.inclusion_.mean.numpy()
+        return importances
+
+    def _get_support_mask(self) -> NDArray[Any]:
+        return self.get_support()
+
     def _fit(
         self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
     ) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
-        if hasattr(self, "inclusion_"):
-            del self.inclusion_  # of an earlier fit
+        self.__dict__.pop("inclusion_", None)  # of an earlier fit
         _check_device(self.device)
         checks.boolean("standardize", self.standardize)
         checks.boolean("verbose", self.verbose)
@@ -149,25 +178,25 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
             self._scale = Scale.of(table.x, table.weight)
             if not self._classes:
                 self._target_scale = Scale.of(table.y, table.weight)
-        inside = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
+        scaled = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
         chains: list[Chain] = []
-        with progress(recipe.chains, self.verbose) as tell:
-            for held in self._held(table, recipe, rng):
-                rows = inside.take(np.nonzero(~held)[0])
-                valid = inside.take(np.nonzero(held)[0]) if held.any() else None
+        with progress(recipe.chains, self.verbose) as reporter:
+            for held_out in self._validation_rows(table, recipe, rng):
+                rows = scaled.take(np.nonzero(~held_out)[0])
+                valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
                 number = len(chains)
                 plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
-                chains.append(train(plan, rows, valid, tell(number)))
+                chains.append(train(plan, rows, valid, reporter(number)))
         self.chains_ = chains
-        self.chain_weights_ = weigh(np.array([one.evidence for one in chains]), recipe.temper)
-        self.history_ = [one.history for one in chains]
-        self.n_iter_ = max(len(one.history) for one in chains)
+        self.chain_weights_ = weigh(np.array([chain.evidence for chain in chains]), recipe.temper)
+        self.history_ = [chain.history for chain in chains]
+        self.n_iter_ = max(map(len, self.history_))
         if self.mask_inputs:
             self._warn_blind(recipe.method)
-            self.inclusion_ = self._inclusion(inside)
+            self.inclusion_ = self._inclusion(scaled)
 
     def _recipe(self) -> Recipe:
-        """What the arguments leave open, from the recipe that fits."""
+        """The recipe for what is masked, with the values of the arguments that are not ``None``."""
         checks.boolean("mask_inputs", self.mask_inputs)
         recipe = HIDDEN
         if self.mask_inputs:
@@ -182,24 +211,28 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 given[name] = checks.integer(name, getattr(self, name), low=1)
         if self.epochs is not None:
             given["steps"] = 0
-        for name in ("lr", "generator_lr"):
+        positive = {"open_low": True}
+        bounds: dict[str, dict[str, Any]] = {
+            "lr": positive, "generator_lr": positive, "weight_decay": {},
+            "validation_fraction": {"high": 0.5},
+        }  # fmt: skip
+        for name, bound in bounds.items():
             if getattr(self, name) is not None:
-                given[name] = checks.number(name, getattr(self, name), low=0, open_low=True)
-        if self.weight_decay is not None:
-            given["weight_decay"] = checks.number("weight_decay", self.weight_decay, low=0)
-        if self.validation_fraction is not None:
-            given["validation"] = checks.number(
-                "validation_fraction", self.validation_fraction, low=0, high=0.5
-            )
-        known = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-        return Recipe(**{**known, **given})
+                given[name] = checks.number(name, getattr(self, name), low=0, **bound)
+        if self.hidden is not None:
+            if not is_list(self.hidden):
+                raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
+            widths = (checks.integer("hidden", width, low=1) for width in self.hidden)
+            given["hidden"] = tuple(widths)
+        return dataclasses.replace(recipe, **given)
 
-    def _held(
+    def _validation_rows(
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
     ) -> Iterator[NDArray[np.bool_]]:
-        """Which rows each chain is validated on, [rows] of bool; few rows are left to training."""
-        folds = round(1 / recipe.validation) if recipe.validation else 0
-        validated = folds > 0 and len(table) // folds >= VALID_ROWS
+        """Mask of the validation rows of each chain, [rows]; empty where there are few rows."""
+        share = recipe.validation_fraction
+        folds = round(1 / share) if share else 0
+        validated = folds > 0 and len(table) // folds >= recipes.VALID_ROWS
         turn, fold = 0, np.full(len(table), -1)
         for number in range(recipe.chains):
             if validated and (number == 0 or (recipe.rotate and number % folds == 0)):
@@ -218,25 +251,18 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
     ) -> Plan:
         if self.options is not None and not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict or None, got {self.options!r}")
-        hidden = recipe.hidden if self.hidden is None else self.hidden
-        if isinstance(hidden, str) or not hasattr(hidden, "__iter__"):
-            raise TypeError(f"hidden must be a list of widths, got {hidden!r}")
-        hidden = tuple(checks.integer("hidden", width, low=1) for width in hidden)
         known = METHODS[recipe.method].Options.__dataclass_fields__
         own = self.options or {}
         options = {**chain_options(recipe, number, known), **own}
         if "train_size" in known:
             options.setdefault("train_size", max(1, round(rows.total)))
-        # Who chooses a fixed prior, or masks hidden units too, gets the prior as it stands.
+        # A user who chooses a fixed prior, or masks hidden units too, gets the prior unchanged.
         fixed = {"prior_keep", "sparsity"} if recipe.grid else {"sparsity"}
         plain = "sparsity" not in known or fixed & set(own)
-        sparsity = 0.0 if plain or self._hidden_sites(hidden) else recipe.sparsity
+        sparsity = 0.0 if plain or self._hidden_sites(recipe) else recipe.sparsity
         return Plan(
-            hidden=hidden,
-            method=recipe.method,
-            sites=self._sites(
-                recipe.method, hidden, rows.x.shape[1], options, sparsity if recipe.grid else 0.0
-            ),
+            recipe=recipe,
+            sites=self._sites(recipe, rows.x.shape[1], options, sparsity if recipe.grid else 0.0),
             options=options,
             likelihood=likelihood,
             outputs=outputs,
@@ -247,51 +273,116 @@ class Estimator(Selecting, BaseEstimator):  # type: ignore[misc]
                 weight_decay=recipe.weight_decay,
                 patience=recipe.patience,
                 min_delta=recipe.tolerance,
-                valid_samples=VALID_SAMPLES,
+                valid_samples=recipes.VALID_SAMPLES,
                 seed=int(rng.randint(2**31 - 1)),
             ),
-            recipe=recipe,
             sparsity=sparsity,
             device=self.device,
         )
 
-    def _hidden_sites(self, hidden: tuple[int, ...]) -> list[str]:
+    def _hidden_sites(self, recipe: Recipe) -> list[str]:
         masked = self.mask_hidden
         if masked != AUTO and not isinstance(masked, bool):
             raise TypeError(f"mask_hidden must be True, False or 'auto', got {masked!r}")
         masked = not self.mask_inputs if masked == AUTO else masked
-        return [f"hidden.{layer}.act" for layer in range(len(hidden))] if masked else []
+        return [f"hidden.{layer}.act" for layer in range(len(recipe.hidden))] if masked else []
 
     def _sites(
-        self,
-        method: str,
-        hidden: tuple[int, ...],
-        features: int,
-        options: Mapping[str, Any],
-        sparsity: float,
+        self, recipe: Recipe, features: int, options: Mapping[str, Any], sparsity: float
     ) -> Any:
+        """Sites for :func:`gflowout.wrap`; ``sparsity`` is what the prior charges in the end."""
+        method = METHODS[recipe.method]
         sites: dict[str, Any] = {}
         if self.mask_inputs:
+            names = getattr(self, "feature_names_in_", None)
+            prior_keep = options.get("prior_keep", getattr(method.Options, "prior_keep", None))
             sites[INPUT] = units_of(
-                self.groups, self.always, self.keep, self._names(), features,
-                options.get("prior_keep", getattr(METHODS[method].Options, "prior_keep", None)),
-                sparsity,
+                self.groups, self.always, self.keep, None if names is None else list(names),
+                features, prior_keep, sparsity,
             )  # fmt: skip
         else:
             for name in ("groups", "always", "keep"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is about masked inputs: it needs mask_inputs=True")
-        sparse = self.mask_inputs and METHODS[method].keep_rates
-        for name in self._hidden_sites(hidden):
-            sites[name] = Units(keep=HIDDEN_KEEP) if sparse else None
-        if not sites and not METHODS[method].deterministic:
+        sparse = self.mask_inputs and method.keep_rates
+        for name in self._hidden_sites(recipe):
+            sites[name] = Units(keep=recipes.HIDDEN_KEEP) if sparse else None
+        if not sites and not method.deterministic:
             raise ValueError(
-                f"method {method!r} needs something to mask: take mask_inputs=True, or "
+                f"method {recipe.method!r} needs something to mask: take mask_inputs=True, or "
                 f"mask_hidden=True with hidden layers (got hidden={self.hidden!r}, "
                 f"mask_hidden={self.mask_hidden!r})"
             )
         return sites or ()
 
-    def _names(self) -> list[str] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else list(names)
+    def _inclusion(self, table: Table) -> Inclusion:
+        """Inclusion from masks of all chains, drawn for some training rows if they depend on rows.
+
+        Args:
+            table: Training rows, scaled.
+        """
+        models = [chain.model for chain in self.chains_]
+        samples = max(100, recipes.INCLUSION_SAMPLES // len(models))
+        count = 1
+        if any(each._shared_masks(1, torch.Generator().manual_seed(0)) is None for each in models):
+            least, most = recipes.INCLUSION_ROWS
+            count = recipes.INCLUSION_CELLS // (len(models) * samples * table.x.shape[1])
+            count = min(max(count, least), most, len(table))
+        rows = table.x[np.linspace(0, len(table) - 1, count).round().astype(int)]
+        masks = torch.stack(self._input_masks(rows, samples))
+        if bool((masks == masks[:, :, :1]).all()):  # drawn per row, but the same for all rows
+            masks = masks[:, :, :1].clone()
+        names = [str(name) for name in _check_feature_names_in(self)]
+        return Inclusion(masks, torch.from_numpy(self.chain_weights_), names)
+
+    def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
+        """Masks of the inputs for scaled rows, [samples, rows, features] of 0 and 1 per chain."""
+        result = []
+        for number, chain in enumerate(self.chains_):
+            sites = chain.model.sites
+            index = [site.name for site in sites].index(INPUT)
+            generator = torch.Generator().manual_seed(self._seed + number)
+            masks = predict(chain.model, x, samples, generator, return_masks=True).masks
+            assert masks is not None
+            mask, layout = masks[index].cpu(), sites[index].layout
+            if layout is not None:
+                mask = layout.widen(mask.flatten(0, 1)).reshape(*mask.shape[:2], -1)
+            result.append((mask > 0).float())  # rescaled ones, and gates, have other values than 1
+        return result
+
+    def _warn_blind(self, method: str) -> None:
+        if method in recipes.BLIND and not (
+            method == "concrete" and (self.options or {}).get("per_unit")
+        ):
+            more = ", or options={'per_unit': True}" if method == "concrete" else ""
+            warnings.warn(
+                f"masks of method {method!r} learn nothing about single features: inclusion_ says "
+                f"nothing about which are needed. Take method='auto'{more}.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _masks_inputs(estimator: Any) -> bool:
+    if estimator.mask_inputs:
+        return True
+    raise AttributeError(f"{type(estimator).__name__} selects features with mask_inputs=True only")
+
+
+# After the class: methods that scikit-learn wraps inside a class lose their condition.
+for _name in ("transform", "inverse_transform", "fit_transform", "get_feature_names_out",
+              "set_output", "get_support", "inclusion", "plot_inclusion"):  # fmt: skip
+    setattr(Estimator, _name, available_if(_masks_inputs)(getattr(Estimator, _name)))
+
+
+def _check_device(name: Any) -> None:
+    try:
+        kind = torch.device(name).type
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {name!r}") from None
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if kind in backends and not backends[kind].is_available():
+        raise ValueError(
+            f"device is {name!r}, but PyTorch finds no such device here: take device='cpu', or "
+            "install a PyTorch that is built for it"
+        )

@@ -1,12 +1,12 @@
 """Chains: networks trained on one table, each on its own, whose predictions are pooled.
 
 A plain loop instead of :func:`gflowout.training.fit`: starting Lightning takes longer than training
-on a small table. Options, their checks and when to stop are those of ``fit``. Knows nothing of
-scikit-learn.
+on a small table. Options, their checks and when to stop are those of ``fit``.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,31 +21,36 @@ from torch import Tensor
 from gflowout.backbones.mlp import MLP
 from gflowout.core import random
 from gflowout.core.ensemble import shares
-from gflowout.core.hooks import evaluating
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
+from gflowout.core.optional import require
 from gflowout.core.predictive import Predictive
-from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.recipes import Recipe, annealed, decayed
 from gflowout.integrations.sklearn.tabular import Floats, Table
-from gflowout.training.alarms import ADVICE, DivergedError
+from gflowout.training.monitoring import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, ended
 
 ROWS = 4096
 """Rows that are predicted at a time."""
 
 NOISE_GAIN = 10.0
-"""A regression's noise is one number, and has to go as far as the networks do with thousands."""
+"""Factor on the learning rate of a regression's noise.
+
+The noise is a single number and has to move as far as the networks do with thousands.
+"""
 
 _TRAINING = threading.Lock()
-"""Training draws from PyTorch's random state: one thread at a time, so that a seed is a result."""
+"""Training draws from PyTorch's random state: one thread at a time keeps results reproducible."""
 
-Tell = Callable[[int, list[dict[str, float]]], None]
-"""``tell(epochs in all, history)``, after every epoch."""
+History = list[dict[str, float]]
+"""Training loss, and validation loss where there is one, of every epoch."""
+
+Report = Callable[[int, History], None]
+"""``report(number of epochs, history)``, called after every epoch."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,22 @@ class Plan:
     """How one chain is built and trained.
 
     Attributes:
-        hidden: Widths of the hidden layers.
-        method: Name of the method.
+        recipe: Method, widths, number of steps, size of batches and schedules.
         sites: As for :func:`gflowout.wrap`.
         options: Of the method.
-        likelihood: Makes what the output means.
+        likelihood: Makes the likelihood.
         outputs: Width of the output.
         fit: How to train; its ``epochs`` at least.
-        recipe: Gives the number of steps, the size of batches and what changes over the training.
         sparsity: What the prior charges for every feature in the end.
-        device: Where to.
+        device: Where to train.
     """
 
-    hidden: tuple[int, ...]
-    method: str
+    recipe: Recipe
     sites: Any
     options: dict[str, Any]
     likelihood: Callable[[], Likelihood]
     outputs: int
     fit: FitOptions
-    recipe: Recipe
     sparsity: float
     device: str
 
@@ -89,39 +90,37 @@ class Chain:
     """
 
     model: MaskedModel
-    history: list[dict[str, float]]
+    history: History
     best_epoch: int
     evidence: float
 
 
-def train(plan: Plan, table: Table, valid: Table | None, tell: Tell) -> Chain:
-    """Train a network; it has the weights of its best epoch where there are validation rows.
+def train(plan: Plan, table: Table, valid: Table | None, report: Report) -> Chain:
+    """Train a network on scaled rows; with validation rows, keep the weights of the best epoch.
 
-    Nothing depends on PyTorch's random state, and it is left alone.
-
-    Args:
-        plan: How; its seed decides everything.
-        table: Training rows, scaled.
-        valid: Validation rows.
-        tell: Hears of every epoch.
+    The seed of the plan decides everything; PyTorch's random state is neither read nor changed.
     """
     device = torch.device(plan.device)
     x = torch.tensor(table.x, dtype=torch.float32, device=device)
-    with _own_random_state(device):
+    devices = [device] if device.type == "cuda" else []
+    with _TRAINING, torch.random.fork_rng(devices):
         torch.manual_seed(plan.fit.seed)
-        net = MLP((x.shape[1], *plan.hidden, plan.outputs)).to(device)
+        net = MLP((x.shape[1], *plan.recipe.hidden, plan.outputs)).to(device)
         likelihood = plan.likelihood()
         model = wrap(
-            net, plan.method, plan.sites, likelihood=likelihood, example=(x[:1].repeat(2, 1),),
-            validate=False, **plan.options,
+            net, plan.recipe.method, plan.sites, likelihood=likelihood,
+            example=(x[:1].repeat(2, 1),), validate=False, **plan.options,
         )  # fmt: skip
-        history = _loop(plan, model, x, _targets(table, likelihood, device), table, valid, tell)
-    best = history.pop("best")
+        y = _targets(table, likelihood, device)
+        history, best_epoch = _loop(plan, model, x, y, table, valid, report)
     if device.type != "mps":  # which has no double precision
         model.double()
     model.eval()
-    evidence = math.nan if valid is None else float(log_likelihood(model, valid, plan.fit, 1).sum())
-    return Chain(model, history["epochs"], best, evidence)
+    evidence = math.nan
+    if valid is not None:
+        samples = 9 * plan.fit.valid_samples
+        evidence = float(log_likelihood(model, valid, plan.fit.seed, samples).sum())
+    return Chain(model, history, best_epoch, evidence)
 
 
 def _loop(
@@ -131,20 +130,21 @@ def _loop(
     y: Tensor,
     table: Table,
     valid: Table | None,
-    tell: Tell,
-) -> dict[str, Any]:
+    report: Report,
+) -> tuple[History, int]:
+    """Train, and return the history and the number of the epoch whose weights the model has."""
     rng = np.random.RandomState(plan.fit.seed % 2**32)
     visited = len(tabular.visits(table.weight, table.total, rng))
     batches = -(-visited // plan.recipe.batch_size)
     epochs = max(plan.fit.epochs, -(-plan.recipe.steps // batches))
     optimiser = _optimiser(plan, model)
     every = max(1, epochs // plan.recipe.looks)
-    history: list[dict[str, float]] = []
+    history: History = []
     scores: list[float] = []
     best: tuple[int, float, dict[str, Tensor]] | None = None
     model.train()
     for epoch in range(epochs):
-        _set(plan, model, optimiser, epoch / epochs)
+        _set_schedules(plan, model, optimiser, epoch / epochs)
         order = torch.from_numpy(tabular.visits(table.weight, table.total, rng)).to(x.device)
         loss = 0.0
         for rows in order.tensor_split(batches):
@@ -157,24 +157,25 @@ def _loop(
             raise DivergedError(f"the loss is {loss} in epoch {epoch}. {ADVICE}")
         history.append({"epoch": epoch, "train_nll": loss})
         if valid is not None and (epoch % every == every - 1 or epoch == epochs - 1):
-            score = -float(log_likelihood(model, valid, plan.fit).sum() / valid.weight.sum())
+            log_probs = log_likelihood(model, valid, plan.fit.seed, plan.fit.valid_samples)
+            score = -float(log_probs.sum() / valid.weight.sum())
             history[-1]["valid_nll"] = score
             if best is None or score < best[1]:
                 state = {name: value.clone() for name, value in model.state_dict().items()}
                 best = epoch, score, state
         scores.append(history[-1].get("valid_nll", math.inf))
-        tell(epochs, history)
+        report(epochs, history)
         if valid is not None and ended(plan.fit, scores) == "patience":
             break
     if best is not None:
         model.load_state_dict(best[2])
     if plan.sparsity and plan.recipe.settle:
         _settle(plan, model, x, y, table, rng, round(plan.recipe.settle * epochs * batches))
-    return {"epochs": history, "best": len(history) - 1 if best is None else best[0]}
+    return history, len(history) - 1 if best is None else best[0]
 
 
 def _optimiser(plan: Plan, model: MaskedModel) -> torch.optim.Adam:
-    """One group for all parameters of a rate, and one fused call for a group: tensors are small."""
+    """One group per learning rate, and one fused call per group: tensors are small."""
     merged: dict[tuple[float, float], list[Tensor]] = {}
     rates = {name: getattr(plan.fit, name) for name in ("lr", "generator_lr", "weight_decay")}
     for group in model.parameter_groups(**rates):
@@ -198,86 +199,69 @@ def _settle(
     rng: np.random.RandomState,
     steps: int,
 ) -> None:
-    """Fit the mask posterior of the last prior, with the network at rest.
+    """Fit the mask posterior to the final prior while the network is frozen.
 
-    While the network learns, the posterior trails behind it and behind the prior.
+    As long as the network learns, the posterior lags behind it and behind the prior.
     """
     model.set_options(sparsity=plan.sparsity)
     model.backbone.requires_grad_(False)
-    stepper = torch.optim.Adam(model.method.parameters(), lr=plan.recipe.settle_lr)
+    optimiser = torch.optim.Adam(model.method.parameters(), lr=plan.recipe.settle_lr)
     for step in range(steps):
         if step == round(0.6 * steps):
-            stepper.param_groups[0]["lr"] /= 5
+            optimiser.param_groups[0]["lr"] /= 5
         visited = tabular.visits(table.weight, table.total, rng)[: plan.recipe.settle_rows]
         rows = torch.from_numpy(visited).to(x.device)
-        stepper.zero_grad()
+        optimiser.zero_grad()
         model(x[rows], y=y[rows]).tb.backward()
-        stepper.step()
+        optimiser.step()
     model.backbone.requires_grad_(True)
 
 
-def _set(plan: Plan, model: MaskedModel, optimiser: torch.optim.Optimizer, progress: float) -> None:
-    """Set learning rates and the prior's charge of an epoch."""
+def _set_schedules(
+    plan: Plan, model: MaskedModel, optimiser: torch.optim.Optimizer, progress: float
+) -> None:
+    """Set learning rates and the sparsity of the prior for an epoch."""
     if plan.sparsity:
         model.set_options(sparsity=annealed(plan.recipe, plan.sparsity, progress))
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * decayed(plan.recipe, progress)
 
 
-def log_likelihood(model: MaskedModel, table: Table, fit: FitOptions, more: int = 0) -> Tensor:
-    """Weighted log-likelihood of rows, [rows]; the draws are the same each time.
-
-    Args:
-        model: A wrapped network.
-        table: Rows, scaled.
-        fit: Gives seed and number of draws.
-        more: Multiplies the draws by 1 + 8 times this.
-    """
-    first = next(model.parameters())
-    seed = random.generator(fit.seed, "valid")
-    draws = random.draw_seeds(fit.valid_samples * (1 + 8 * more), seed)
-    x = torch.tensor(table.x, dtype=first.dtype, device=first.device)
-    pred = draw(model, x, draws)
-    y = _targets(table, model.likelihood, first.device)
+def log_likelihood(model: MaskedModel, table: Table, seed: int, samples: int) -> Tensor:
+    """Weighted log-likelihood of scaled rows, [rows]; the seed decides the draws."""
+    pred = predict(model, table.x, samples, random.generator(seed, "valid"))
+    y = _targets(table, model.likelihood, pred.outputs.device)
     return pred.log_prob(y).cpu().double() * torch.from_numpy(table.weight)
 
 
-def draw(
-    model: MaskedModel, x: Tensor, draws: Sequence[int], return_masks: bool = False
+def predict(
+    model: MaskedModel,
+    x: Floats,
+    samples: int,
+    generator: torch.Generator,
+    return_masks: bool = False,
 ) -> Predictive:
-    """Predict rows, all with the same random numbers.
+    """``model.predict`` for scaled rows [rows, features], with random numbers shared by all rows.
 
-    A draw is then one function of a row, whatever the rows beside it; with numbers of its own, a
-    row's answer would depend on its place in the batch.
-
-    Args:
-        model: A wrapped network.
-        x: [rows, features].
-        draws: One seed per draw.
-        return_masks: Keep the masks in the result.
+    A draw is then a function of one row; with random numbers of its own, the prediction for a row
+    would depend on its position in the batch.
     """
-    runner = Runner(model.backbone, model.sites, model.spec, (x,), {})
-    same = model.method.deterministic
+    method = copy.copy(model.method)
+    draw_own = method.draw
 
-    def in_common(site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
+    def draw(site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         if site == 0 and trajectory.given is None:
-            trajectory.noise = _Common(trajectory.noise)
-        return model.method.draw(site, activation, trajectory)
+            trajectory.noise = _SharedNoise(trajectory.noise)
+        return draw_own(site, activation, trajectory)
 
-    with torch.no_grad(), evaluating(model):
-        outputs, masks = runner.sample(
-            in_common, model.method.draw_ahead, draws[:1] if same else draws, None, None,
-            return_masks,
-        )  # fmt: skip
-    if same:
-        outputs = outputs.expand(len(draws), *outputs.shape[1:])
-        masks = masks and [mask.expand(len(draws), *mask.shape[1:]) for mask in masks]
-    settled, likelihood = model.likelihood.settle(outputs.flatten(0, 1))
-    settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
-    return Predictive(settled.detach(), likelihood, masks)
+    method.draw = draw  # type: ignore[method-assign]
+    sharing = MaskedModel(model.backbone, method, model.likelihood, model.spec, validate=False)
+    parameter = next(model.parameters())
+    rows = torch.tensor(x, dtype=parameter.dtype, device=parameter.device)
+    return sharing.predict(rows, samples=samples, generator=generator, return_masks=return_masks)
 
 
-class _Common(Noise):
+class _SharedNoise(Noise):
     """Random numbers of a draw that are the same for every row."""
 
     def __init__(self, noise: Noise) -> None:
@@ -285,53 +269,41 @@ class _Common(Noise):
         self.noise = noise
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
-        """One row of numbers per copy of the batch, for all of its rows."""
+        """One row of uniform numbers per copy of the batch, repeated for all of its rows."""
         return self.noise.uniform(1, units, like).repeat_interleave(rows, 0)
 
     def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
-        """The same of normal numbers."""
+        """The same for standard normal numbers."""
         return self.noise.normal(1, units, like).repeat_interleave(rows, 0)
 
 
 def pooled(
-    chains: Sequence[Chain],
-    weights: Floats,
-    x: Floats,
-    samples: int,
-    seed: int,
+    chains: Sequence[Chain], weights: Floats, x: Floats, samples: int, seed: int
 ) -> Predictive:
-    """Predict with all chains; each gives a share of the samples.
-
-    Args:
-        chains: Trained networks.
-        weights: Of the chains.
-        x: Rows, scaled, [rows, features].
-        samples: Draws in all.
-        seed: Decides the draws.
-    """
-    parts: list[list[Predictive]] = []
-    numbered = list(enumerate(zip(chains, shares(weights.tolist(), samples), strict=True)))
+    """Predict scaled rows with all chains; each gives a share of the samples by its weight."""
+    counts = shares(weights.tolist(), samples)
+    batches = []
     for start in range(0, len(x), ROWS):
-        part = []
-        for number, (chain, share) in numbered:
-            if not share:
-                continue
-            first = next(chain.model.parameters())
-            rows = torch.tensor(x[start : start + ROWS], dtype=first.dtype, device=first.device)
-            source = random.generator(seed, "predict", number)
-            draws = random.draw_seeds(share, source)
-            part.append(draw(chain.model, rows, draws))
-        parts.append(part)
-    outputs = torch.cat([torch.cat([one.outputs for one in part]) for part in parts], 1)
-    return Predictive(outputs.cpu(), parts[0][0].likelihood.cpu())
+        parts = [
+            predict(
+                chain.model,
+                x[start : start + ROWS],
+                count,
+                random.generator(seed, "predict", number),
+            ).to("cpu")
+            for number, (chain, count) in enumerate(zip(chains, counts, strict=True))
+            if count
+        ]
+        outputs = torch.cat([part.outputs for part in parts])
+        batches.append(Predictive(outputs, parts[0].likelihood))
+    return Predictive.join(batches)
 
 
 def weigh(evidence: Floats, temper: float) -> Floats:
-    """Weights of chains: the softmax of their validation log-likelihoods; equal without any.
+    """Weights of chains: the softmax of their tempered validation log-likelihoods.
 
-    Args:
-        evidence: Validation log-likelihood of every chain, [chains]; NaN without validation rows.
-        temper: Multiplies it.
+    Chains have equal weights if there are no validation rows (NaN in ``evidence``) or ``temper``
+    is 0.
 
     Examples:
         >>> weigh(np.array([-10.0, -10.0 - np.log(3)]), 1.0)
@@ -352,7 +324,39 @@ def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tens
 
 
 @contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
-    with _TRAINING, torch.random.fork_rng(devices):
-        yield
+def progress(chains: int, show: bool) -> Iterator[Callable[[int], Report]]:
+    """Show one progress bar over the epochs of all chains; yields a ``Report`` by chain number."""
+    if not show:
+        yield lambda number: lambda epochs, history: None
+        return
+    rich = require("rich.progress", extra="sklearn", purpose="verbose=True")
+    with rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(bar_width=12),
+        rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
+    ) as bar:
+        task = bar.add_task("training", total=chains)
+
+        def reporter(number: int) -> Report:
+            def report(epochs: int, history: History) -> None:
+                text = f"chain {number + 1}/{chains} {describe(epochs, history)}"
+                bar.update(task, completed=number + len(history) / epochs, description=text)
+
+            return report
+
+        yield reporter
+        bar.update(task, completed=chains)
+
+
+def describe(epochs: int, history: History) -> str:
+    """State of a training run in one line.
+
+    Examples:
+        >>> describe(9, [{"train_nll": 0.5, "valid_nll": 0.4}, {"train_nll": 0.3}])
+        'epoch 2/9 loss 0.300 valid 0.400 (best 0.400)'
+    """
+    text = f"epoch {len(history)}/{epochs} loss {history[-1]['train_nll']:.3f}"
+    valid = [numbers["valid_nll"] for numbers in history if "valid_nll" in numbers]
+    return text + (f" valid {valid[-1]:.3f} (best {min(valid):.3f})" if valid else "")

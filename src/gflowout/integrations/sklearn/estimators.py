@@ -1,9 +1,10 @@
-"""``GFlowOutClassifier`` and ``GFlowOutRegressor``: targets in, predictions out."""
+"""``GFlowOutClassifier`` and ``GFlowOutRegressor``."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
@@ -18,15 +19,16 @@ from gflowout.core import checks
 from gflowout.core.likelihoods import Binary, Categorical, Gaussian
 from gflowout.core.predictive import Predictive
 from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.base import AUTO, Estimator
+from gflowout.integrations.sklearn.base import Estimator
 from gflowout.integrations.sklearn.tabular import Floats
 
 MOST_REPEATED = 10
-"""Repetitions per row on average, from which weights were probably not meant as such."""
+"""Mean sample weight above which weights were probably not meant as repetitions of rows."""
 
 
+@dataclass(eq=False, repr=False)
 class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
-    """A network with learned masks that tells classes, and how sure it is.
+    """A classifier with learned masks, which also says how certain its predictions are.
 
     Arguments that are ``None`` have values that depend on what is masked, see ``docs/sklearn.md``.
     Features are named by number, or by column name where ``X`` was a DataFrame.
@@ -76,60 +78,10 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         ['entropy', 'expected_entropy', 'mutual_information', 'max_probability']
     """
 
-    _classes = True
+    _: KW_ONLY
+    class_weight: Mapping[Any, float] | str | None = None
 
-    def __init__(
-        self,
-        method: str = AUTO,
-        *,
-        hidden: Any = None,
-        mask_inputs: bool = False,
-        mask_hidden: bool | str = AUTO,
-        options: Mapping[str, Any] | None = None,
-        samples: int | None = None,
-        chains: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        generator_lr: float | None = None,
-        weight_decay: float | None = None,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        standardize: bool = True,
-        groups: Any = None,
-        always: Any = None,
-        keep: Any = None,
-        threshold: float = 0.5,
-        device: str = "cpu",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            method,
-            hidden=hidden,
-            mask_inputs=mask_inputs,
-            mask_hidden=mask_hidden,
-            options=options,
-            samples=samples,
-            chains=chains,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            generator_lr=generator_lr,
-            weight_decay=weight_decay,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            standardize=standardize,
-            groups=groups,
-            always=always,
-            keep=keep,
-            threshold=threshold,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    _classes = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GFlowOutClassifier:  # noqa: N803
         """Train on rows and their classes.
@@ -166,8 +118,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Floats:  # noqa: N803
         """Probability of every class, [rows, classes]."""
-        found: Floats = self.predictive(X).mean.double().numpy()
-        return found if found.ndim == 2 else np.stack([1 - found, found], 1)
+        mean: Floats = self.predictive(X).mean.double().numpy()
+        return mean if mean.ndim == 2 else np.stack([1 - mean, mean], 1)
 
     def predict_log_proba(self, X: Any) -> Floats:  # noqa: N803
         """Logarithms of the probabilities, [rows, classes]."""
@@ -177,12 +129,12 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most probable class, [rows]."""
-        most: NDArray[Any] = self.predict_proba(X).argmax(1)
-        classes: NDArray[Any] = self.classes_[most]
+        probabilities = self.predict_proba(X)  # which raises NotFittedError before classes_ is read
+        classes: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return classes
 
     def predict_uncertainty(self, X: Any) -> dict[str, Floats]:  # noqa: N803
-        """How sure the prediction is, and why not.
+        """Uncertainty of the predictions, in total and by its source.
 
         Args:
             X: [rows, features].
@@ -202,11 +154,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return {name: score.double().numpy() for name, score in scores.items()}
 
     def _class_weights(self, sums: Floats) -> Floats:
-        """Weight of every class.
-
-        Args:
-            sums: Sum of the sample weights of every class.
-        """
+        """Weight of every class, given the sum of the sample weights of every class."""
         given = self.class_weight
         if given == "balanced":
             balanced: Floats = sums.sum() / (len(sums) * sums)
@@ -219,24 +167,17 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 f"class_weight names {unknown[0]!r}, which is not among the classes "
                 f"{self.classes_.tolist()}"
             )
-        found = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], dtype=float)
-        if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+        weights = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], dtype=float)
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
             raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
-        return found
+        return weights
 
 
 class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
-    """A network with learned masks that predicts numbers, and how sure it is.
+    """A regressor with learned masks, which also says how certain its predictions are.
 
-    The noise is normal, of one size per target, and learned. Parameters are those of
-    :class:`GFlowOutClassifier`, without ``class_weight``.
-
-    Attributes:
-        chains_: The trained networks, with their ``model`` and ``history``.
-        chain_weights_: Their weights, which sum to 1.
-        inclusion_: With ``mask_inputs``: which features are needed.
-        feature_importances_: With ``mask_inputs``: its probabilities.
-        n_iter_: Epochs of the longest training.
+    The noise is normal; its variance, one per target, is learned. Parameters and attributes are
+    those of :class:`GFlowOutClassifier`, without ``class_weight`` and ``classes_``.
 
     Examples:
         >>> from sklearn.datasets import load_diabetes
@@ -271,7 +212,7 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return self
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
-        """Everything that the drawn networks say, in the units of the targets.
+        """All samples of the prediction, in the units of the targets.
 
         Args:
             X: [rows, features].
@@ -299,7 +240,7 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         X: Any,  # noqa: N803
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     ) -> dict[str, Floats]:
-        """How sure the prediction is, and why not.
+        """Uncertainty of the predictions, in total and by its source.
 
         Args:
             X: [rows, features].
@@ -323,8 +264,8 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return {name: self._shaped(score) for name, score in scores.items()}
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        found: Floats = values.double().numpy()
-        return found[:, 0] if self._single else found
+        array: Floats = values.double().numpy()
+        return array[:, 0] if self._single else array
 
 
 def _weights(sample_weight: Any, x: Floats) -> Floats:

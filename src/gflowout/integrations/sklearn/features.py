@@ -1,7 +1,4 @@
-"""Features by name or number, groups of them, and how probable it is that each is needed.
-
-Knows scikit-learn's transformers only by what :func:`one_hot_groups` reads from fitted ones.
-"""
+"""Features by name or number, and groups of them, as units of the input."""
 
 from __future__ import annotations
 
@@ -11,25 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.exceptions import NotFittedError
 
 from gflowout.core import checks, policy
-from gflowout.core.random import draw_seeds
-from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
-from gflowout.integrations.sklearn.chains import Chain, draw
-from gflowout.integrations.sklearn.tabular import Floats
 
 
 def number_of(name: str, feature: Any, names: Sequence[str] | None, count: int) -> int:
-    """Number of a feature that a user named, or numbered.
+    """Number of a feature that the argument ``name`` gives by column name or by number.
 
-    Args:
-        name: What the user calls the argument.
-        feature: A column name, or a number from 0.
-        names: Column names, if the training data had any.
-        count: Number of features.
+    ``names`` are the column names, ``None`` if the training data had none; ``count`` is the number
+    of features.
 
     Examples:
         >>> number_of("always", "age", ["sex", "age"], 2)
@@ -65,17 +54,17 @@ def units_of(
     prior_keep: float | None,
     sparsity: float = 0.0,
 ) -> Units:
-    """What one unit of the input is.
+    """Units of the input from the arguments ``groups``, ``always`` and ``keep`` of an estimator.
 
     Args:
-        groups: Lists of features that live or die together, or ``None``.
+        groups: Lists of features that are masked together, or ``None``.
         always: Features that are never masked, or ``None``.
         keep: Prior keep rate: one number, one per feature, or a mapping from features; or ``None``.
         names: Column names, if the training data had any.
         count: Number of features.
         prior_keep: Rate of features that a mapping leaves out.
-        sparsity: What the prior will charge for every feature in the end. Rates that the user gave
-            are to hold then, so they start higher.
+        sparsity: What the prior will charge for every feature in the end. Rates of the user are
+            those after this charge, so they start higher.
 
     Examples:
         >>> units_of([["b", "c"]], ["a"], {"b": 0.5}, ["a", "b", "c", "d"], 4, 0.1)
@@ -96,9 +85,8 @@ def units_of(
         seen.add(number)
     if hasattr(keep, "to_dict"):  # a Series goes by its index
         keep = keep.to_dict()
-    rates: Any = keep
     if isinstance(keep, Mapping):
-        given = {number_of("keep", one, names, count): rate for one, rate in keep.items()}
+        given = {number_of("keep", feature, names, count): rate for feature, rate in keep.items()}
     elif keep is not None and np.ndim(keep):
         if len(keep) != count:
             raise ValueError(
@@ -106,39 +94,38 @@ def units_of(
             )
         given = dict(enumerate(keep))
     else:
-        rates = None if keep is None else before("keep", keep, sparsity)
-        return Units(groups=grouped, keep=rates, always=kept)
-    found = np.full(count, 0.5 if prior_keep is None else prior_keep)
-    for together in [*grouped, *([one] for one in range(count) if one not in seen)]:
-        own = {number: given[number] for number in together if number in given}
+        rate = None if keep is None else rate_before("keep", keep, sparsity)
+        return Units(groups=grouped, keep=rate, always=kept)
+    rates = np.full(count, 0.5 if prior_keep is None else prior_keep)
+    for group in [*grouped, *([number] for number in range(count) if number not in seen)]:
+        own = {number: given[number] for number in group if number in given}
         if len(set(own.values())) > 1:
             listed = ", ".join(f"{rate} for {shown(number)}" for number, rate in own.items())
             raise ValueError(f"keep must be the same within a group, got {listed}")
         for rate in own.values():
-            # Features that stay have no use for a rate: a list may say 1.
-            found[together] = 0.5 if together[0] in kept else before("keep", rate, sparsity)
-    return Units(groups=grouped, keep=tuple(float(rate) for rate in found), always=kept)
+            # The rate of a feature that is always kept has no effect: a list may say 1.
+            rates[group] = 0.5 if group[0] in kept else rate_before("keep", rate, sparsity)
+    return Units(groups=grouped, keep=tuple(float(rate) for rate in rates), always=kept)
 
 
 def _grouped(groups: Any, names: Sequence[str] | None, count: int) -> list[list[int]]:
     """Groups by numbers."""
-    wanted = 'groups must be a list of lists of features, such as [["a", "b"]]'
     if groups is None:
         return []
-    if isinstance(groups, str) or not hasattr(groups, "__iter__"):
-        raise TypeError(f"{wanted}, got {groups!r}")
-    groups = list(groups)
-    if any(isinstance(group, str) or not hasattr(group, "__iter__") for group in groups):
-        raise TypeError(f"{wanted}, got {groups!r}")
-    return [_numbers("groups", group, names, count) for group in groups]
+    lists = list(groups) if is_list(groups) else [groups]
+    if not all(map(is_list, lists)):
+        raise TypeError(
+            f'groups must be a list of lists of features, such as [["a", "b"]], got {groups!r}'
+        )
+    return [_numbers("groups", group, names, count) for group in lists]
 
 
 def _numbers(name: str, features: Any, names: Sequence[str] | None, count: int) -> list[int]:
     """Numbers of features that a user listed, or marked in a boolean mask."""
-    if isinstance(features, str) or not hasattr(features, "__iter__"):
+    if not is_list(features):
         raise TypeError(f"{name} must be a list of features, got {features!r}")
     features = list(features)
-    if features and all(isinstance(one, bool | np.bool_) for one in features):
+    if features and all(isinstance(feature, bool | np.bool_) for feature in features):
         if len(features) != count:
             raise ValueError(
                 f"{name} must be a list of features, or a mask of {count} of them, got a mask of "
@@ -148,45 +135,22 @@ def _numbers(name: str, features: Any, names: Sequence[str] | None, count: int) 
     return [number_of(name, feature, names, count) for feature in features]
 
 
-def before(name: str, rate: Any, sparsity: float) -> float:
+def is_list(value: Any) -> bool:
+    """Whether a value is a list of something: an iterable, but no string."""
+    return hasattr(value, "__iter__") and not isinstance(value, str)
+
+
+def rate_before(name: str, rate: Any, sparsity: float) -> float:
     """The keep rate that becomes ``rate`` once the prior charges ``sparsity``.
 
     Examples:
-        >>> round(before("keep", 0.5, math.log(3)), 3)
+        >>> round(rate_before("keep", 0.5, math.log(3)), 3)
         0.75
     """
     if rate == 1:
         raise ValueError(f"{name} must be below 1, got 1; name features that must stay in always")
     rate = checks.number(name, rate, low=0, high=1, open_low=True, open_high=True)
     return rate if not sparsity else 1 / (1 + math.exp(-policy.logit(rate) - sparsity))
-
-
-def input_masks(
-    chains: Sequence[Chain], x: Floats, samples: int, seeds: Sequence[int]
-) -> list[torch.Tensor]:
-    """Masks of the inputs as each chain draws them, [samples, rows, features] per chain.
-
-    Args:
-        chains: Trained networks with masked inputs.
-        x: Rows, scaled.
-        samples: Draws per chain.
-        seeds: One per chain.
-    """
-    found = []
-    for chain, seed in zip(chains, seeds, strict=True):
-        model = chain.model
-        first = next(model.parameters())
-        site = [one.name for one in model.sites].index(INPUT)
-        source = torch.Generator().manual_seed(seed)
-        draws = draw_seeds(samples, source)
-        rows = torch.tensor(x, dtype=first.dtype, device=first.device)
-        masks = draw(model, rows, draws, return_masks=True).masks
-        assert masks is not None
-        mask, layout = masks[site].cpu(), model.sites[site].layout
-        if layout is not None:
-            mask = layout.widen(mask.flatten(0, 1)).reshape(*mask.shape[:2], -1)
-        found.append((mask > 0).float())  # rescaled ones, and gates, have other values than 1
-    return found
 
 
 def one_hot_groups(transformer: Any) -> list[list[int]]:
@@ -224,26 +188,25 @@ def one_hot_groups(transformer: Any) -> list[list[int]]:
 def _sources(transformer: Any) -> list[int]:
     """Number of the input column that each output column comes from."""
     if hasattr(transformer, "steps"):  # Pipeline
-        found: list[int] | None = None
-        for _, step in transformer.steps:
-            if step is not None and step != "passthrough":
-                own = _sources(step)
-                found = own if found is None else [found[one] for one in own]
-        if found is None:
+        steps = [step for _, step in transformer.steps if step not in (None, "passthrough")]
+        if not steps:
             raise _mixed(transformer)
-        return found
+        sources = _sources(steps[0])
+        for step in steps[1:]:
+            sources = [sources[column] for column in _sources(step)]
+        return sources
     if hasattr(transformer, "output_indices_"):  # ColumnTransformer
         size = max((part.stop for part in transformer.output_indices_.values()), default=0)
-        found = [-1] * size
+        sources = [-1] * size
         for name, part, _ in transformer.transformers_:
             place = transformer.output_indices_[name]
             if (isinstance(part, str) and part == "drop") or place.stop == place.start:
                 continue
             inputs = transformer._transformer_to_input_indices[name]
             through = isinstance(part, str)  # "passthrough", in older versions
-            own = list(range(len(inputs))) if through else _sources(part)
-            found[place] = [int(inputs[one]) for one in own]
-        return found
+            columns = range(len(inputs)) if through else _sources(part)
+            sources[place] = [int(inputs[column]) for column in columns]
+        return sources
     if hasattr(transformer, "transformer_list"):  # FeatureUnion
         parts = [part for _, part in transformer.transformer_list if part != "drop"]
         return [source for part in parts for source in _sources(part)]
@@ -267,8 +230,8 @@ def _by_names(transformer: Any) -> list[int]:
         del plain.feature_names_in_  # which could be ambiguous
     numbers = {f"x{number}": number for number in range(getattr(plain, "n_features_in_", 0))}
     try:
-        names = [one.removeprefix("missingindicator_") for one in plain.get_feature_names_out()]
-        return [numbers[name] for name in names]
+        names = plain.get_feature_names_out()
+        return [numbers[name.removeprefix("missingindicator_")] for name in names]
     except NotFittedError:
         raise
     except (AttributeError, KeyError) as error:

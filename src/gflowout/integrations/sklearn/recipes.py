@@ -1,7 +1,7 @@
-"""How estimators train unless told otherwise: the values, all in this file.
+"""Default values of the estimators.
 
-One recipe for masks on hidden units, and two for masks on inputs: the same for all rows, or each
-row its own. A chain is one network; with masks on inputs, validation data weigh chains.
+One recipe for masks on hidden units, and two for masks on inputs: the same for all rows, or one
+per row. A chain is one network; with masks on inputs, chains are weighted by validation data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Recipe:
         lr: Learning rate of the networks.
         generator_lr: Learning rate of the mask generators.
         weight_decay: Of the networks.
-        validation: Share of the rows that a chain is validated on.
+        validation_fraction: Share of the rows that a chain is validated on.
         rotate: Whether every chain has validation rows of its own: folds, dealt anew when all had
             their turn.
         temper: Multiplies validation log-likelihoods before chains are weighed by them; 0 gives all
@@ -58,7 +58,7 @@ class Recipe:
     lr: float = 1e-2
     generator_lr: float = 1e-2
     weight_decay: float = 0.0
-    validation: float = 0.1
+    validation_fraction: float = 0.1
     rotate: bool = False
     temper: float = 0.0
     patience: int | None = 10
@@ -77,20 +77,18 @@ class Recipe:
 HIDDEN = Recipe("gflowout")
 """Masks on hidden units."""
 
+_ON_INPUTS: dict[str, Any] = {
+    "epochs": 3, "steps": 1000, "lr": 2e-3, "generator_lr": 2e-3, "validation_fraction": 0.2,
+    "rotate": True, "temper": 0.1, "patience": None,
+}  # fmt: skip
+
 FEATURES = Recipe(
     "id-gflowout",
+    **_ON_INPUTS,
     hidden=(64, 64),
     samples=100,
     chains=10,
-    epochs=3,
-    steps=1000,
     batch_size=100,
-    lr=2e-3,
-    generator_lr=2e-3,
-    validation=0.2,
-    rotate=True,
-    temper=0.1,
-    patience=None,
     looks=20,
     grid=((0.1, 0.3),),
     sparsity=4.7,
@@ -101,16 +99,9 @@ FEATURES = Recipe(
 
 ROWS = Recipe(
     "gflowout",
+    **_ON_INPUTS,
     chains=3,
-    epochs=3,
-    steps=1000,
     batch_size=200,
-    lr=2e-3,
-    generator_lr=2e-3,
-    validation=0.2,
-    rotate=True,
-    temper=0.1,
-    patience=None,
     decay=0.7,
     sparsity=1.0,
     anneal=(0.3, 0.6),
@@ -141,22 +132,17 @@ BLIND = frozenset({"concrete", "masksembles", "mc", "none", "variational"})
 
 
 def chain_options(recipe: Recipe, chain: int, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of one chain, before the user's own.
-
-    Args:
-        recipe: Gives the values.
-        chain: Number of the chain.
-        known: Options that the method has.
+    """Default options of the chain of this number, among those that the method has (``known``).
 
     Examples:
         >>> recipe = Recipe("id-gflowout", grid=((0.1, 1.0), (0.1, 0.3)), options={"draws": 8})
         >>> chain_options(recipe, 1, {"prior_keep": 0.5, "beta": 1.0})
         {'prior_keep': 0.1, 'beta': 0.3}
     """
-    found = dict(recipe.options)
+    options = dict(recipe.options)
     if recipe.grid:
-        found["prior_keep"], found["beta"] = recipe.grid[chain % len(recipe.grid)]
-    return {name: value for name, value in found.items() if name in known}
+        options["prior_keep"], options["beta"] = recipe.grid[chain % len(recipe.grid)]
+    return {name: value for name, value in options.items() if name in known}
 
 
 def annealed(recipe: Recipe, sparsity: float, progress: float) -> float:

@@ -1,8 +1,7 @@
-"""Tables for training: distinct rows with weights, folds, scales, what an epoch visits.
+"""Tables for training: distinct rows with weights, folds, scales, the rows that an epoch visits.
 
-A row that comes twice and a row of weight 2 are the same thing here, and the order of rows means
-nothing: everything starts from the distinct rows in an order of their own. Arrays in, arrays out;
-knows nothing of estimators or networks.
+A row that occurs twice and a row of weight 2 are the same thing here, and the order of rows has no
+effect: everything starts from the distinct rows, which are sorted.
 """
 
 from __future__ import annotations
@@ -51,12 +50,7 @@ class Table:
 
 
 def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
-    """Join equal rows, adding their weights, and drop those of weight 0.
-
-    Args:
-        x: [rows, features].
-        y: [rows, outputs].
-        weight: [rows], none negative.
+    """Join equal rows, adding their weights, and drop those of weight 0; none is negative.
 
     Examples:
         >>> x, y = np.array([[2.0], [1.0], [2.0], [3.0]]), np.zeros((4, 1))
@@ -76,16 +70,11 @@ def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
 
 
 def folds(y: Floats, count: int, rng: np.random.RandomState, classes: bool) -> Ints:
-    """Fold of every row, from 0 on; folds are alike in the targets.
+    """Number of the fold of every row, from 0 to ``count - 1``, stratified by the targets.
 
-    Rows are dealt out in the order of their targets, those of equal targets in random order. One
-    row of every class is in no fold (-1), so that no fold takes a class away.
-
-    Args:
-        y: [rows, outputs].
-        count: Number of folds.
-        rng: Source of randomness.
-        classes: Whether targets are classes.
+    Rows are dealt out in the order of their targets, those of equal targets in random order. If
+    targets are classes, one row of every class is in no fold (-1), so that no class is ever missing
+    from the training rows.
 
     Examples:
         >>> y = np.array([[0.0]] * 5 + [[1.0]] * 3)
@@ -103,15 +92,10 @@ def folds(y: Floats, count: int, rng: np.random.RandomState, classes: bool) -> I
 
 
 def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
-    """Rows that an epoch visits, in random order.
+    """Numbers of the rows that an epoch visits, ``total`` in all, in random order.
 
-    A systematic sample: a row of weight w comes floor(w) or ceil(w) times, w on average. Rows of
-    weight 1 come once each.
-
-    Args:
-        weight: [rows], positive.
-        total: Number of visits.
-        rng: Source of randomness.
+    A systematic sample: a row of weight w > 0 occurs floor(w) or ceil(w) times, w on average. Rows
+    of weight 1 occur once each.
 
     Examples:
         >>> sorted(visits(np.array([1.0, 3.0]), 4, np.random.RandomState(0)).tolist())
@@ -147,7 +131,7 @@ class Scale:
         """
         mean = np.average(values, axis=0, weights=weight)
         deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
-        # What rounding leaves of a constant is no scale.
+        # The rounding error of a constant column is no scale.
         constant = deviation <= 1e-12 * np.maximum(1e-300, np.abs(mean))
         return cls(mean, np.where(constant, 1.0, deviation))
 
@@ -163,12 +147,7 @@ class Scale:
 
 
 def balance(y: Floats, weight: Floats, classes: Floats) -> Floats:
-    """Weights multiplied by those of their classes; their sum stays.
-
-    Args:
-        y: Class of every row, [rows].
-        weight: [rows].
-        classes: Weight of every class.
+    """Weights [rows] times the weights of their classes ``y`` [rows]; the sum does not change.
 
     Examples:
         >>> balance(np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([1.0, 4.0]))

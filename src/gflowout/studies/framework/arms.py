@@ -1,7 +1,4 @@
-"""The arms of a comparison: methods with fixed options, and what each may tune.
-
-Every arm gets the same number of trials on validation data. Knows nothing of data or networks.
-"""
+"""The arms of a comparison: methods with fixed options, and what each may tune."""
 
 from __future__ import annotations
 
@@ -66,12 +63,7 @@ def pick(labels: Sequence[str]) -> list[Arm]:
 
 
 def trials(arm: Arm, rates: Sequence[float], own: int = 3) -> list[dict[str, Any]]:
-    """What an arm tries: learning rates x values of its own option. As many for each arm.
-
-    Args:
-        arm: The arm.
-        rates: Learning rates of the backbone.
-        own: Values of its own option, the first ones.
+    """What an arm tries: learning rates x the first values of its own option.
 
     Examples:
         >>> [each["method.options.rate"] for each in trials(ARMS["mc"], [1e-3], own=2)]

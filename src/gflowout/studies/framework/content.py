@@ -1,8 +1,4 @@
-"""What a report says, apart from how it looks: tables, curves, pictures and sentences.
-
-Studies fill these; the pages of this package show them as HTML, Markdown and LaTeX. Knows nothing
-of records or of any format.
-"""
+"""What a report says, apart from how it looks: tables, curves, pictures and sentences."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ OURS, PAPER = "ours", "paper"
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure.
+    """A number in a table.
 
     Attributes:
         mean: Over runs.
         error: Standard error of the mean; ``None`` if it is not known.
-        runs: How many; 0 for a figure that was taken from the paper.
+        runs: How many; 0 for a number that was taken from the paper.
         text: Instead of a number.
-        interval: Both ends of an interval, for bars; goes before ``error``.
+        interval: Both ends of an interval, for bars; overrides ``error``.
     """
 
     mean: float | None = None
@@ -35,11 +31,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of figures.
+    """A column of numbers.
 
     Attributes:
         title: Heading.
-        better: Whether high or low figures are good; ``None`` marks no best.
+        better: Whether high or low numbers are good; ``None`` marks no best.
         digits: After the point.
         percent: Show fractions as percentages.
     """

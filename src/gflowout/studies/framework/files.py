@@ -9,8 +9,6 @@
     seeds: 3                      # 0, 1, 2; or a list
     options: {fit.lr: [1e-3, 1e-2]}
     test: true                    # whether test scores are wanted
-
-Knows nothing of how runs are done.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def read_study(path: str | Path, overrides: Sequence[str] = ()) -> StudyFile:
 
     Args:
         path: The file.
-        overrides: ``"key.sub=value"``, which go before all that the file says.
+        overrides: ``"key.sub=value"``, which override all that the file says.
 
     Raises:
         ConfigError: If anything in it cannot be used; lines start with the path.
@@ -76,11 +74,7 @@ def build(
 ) -> StudyFile:
     """The study of a mapping with the keys of a study file.
 
-    Args:
-        content: What the file holds.
-        folder: Where the files that it names are.
-        default: Name of the study if it has none.
-        last: Changes, by dotted key, that go before all else.
+    Files that it names are in the folder; ``last`` are changes, by dotted key, that override all.
     """
     for key in content:
         if key not in _KEYS:

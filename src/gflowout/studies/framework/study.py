@@ -1,8 +1,6 @@
-"""What a study of the paper is, and how all of them are run: tune, choose, run, report.
+"""What a study is, and how all of them are run: tune, choose, run, report.
 
-Each study is a file beside this one with a :class:`Study` named ``STUDY``. It knows its runs at
-every preset, does one of them, and says what came out, as
-:mod:`gflowout.studies.framework.content`.
+Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``STUDY``.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.data.catalog import ENTRIES
 from gflowout.data.store import VARIABLE
-from gflowout.runs import Engine, Run, Summary, records, run_study
+from gflowout.runs import Engine, Run, Summary, records
+from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.studies.framework import files
 from gflowout.studies.framework.content import Section
 
@@ -80,8 +79,18 @@ def sources(run: Run) -> list[str]:
         >>> sources(Run("ood", "mc", "mnist", 0, {"data.source": "mnist", "against": ["svhn"]}))
         ['mnist', 'svhn']
     """
-    found = [run.options.get("data.source"), *run.options.get("against", ())]
-    return [name for name in found if name in ENTRIES]
+    names = [run.options.get("data.source"), *run.options.get("against", ())]
+    return [name for name in names if name in ENTRIES]
+
+
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics under the name of what was scored.
+
+    Examples:
+        >>> prefixed("test", {"nll": 0.5})
+        {'test/nll': 0.5}
+    """
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
 def get(name: str) -> Study:
@@ -125,8 +134,8 @@ def run(
         engine: As in :func:`gflowout.runs.run_study`, like all that follows.
         retries: How often a run that fails is tried again.
         time_limit: Seconds after which a run is stopped.
-        memory_limit: GiB beyond which it is.
-        progress: Show how it goes.
+        memory_limit: GiB of memory beyond which a run is stopped.
+        progress: Show progress.
 
     Returns:
         What became of the trials and runs, together.
@@ -134,36 +143,34 @@ def run(
     Raises:
         ValueError: If every trial of an arm has failed, so that nothing can be chosen.
     """
-    checks.choice("preset", preset, PRESETS)
-    folder = Path(folder)
-    found: list[Summary] = []
+    options = RunOptions(as_engine(engine), retries, time_limit, memory_limit, progress)
+    return do_study(study, preset, Path(folder), options, data_dir)
 
-    def do(runs: list[Run]) -> None:
+
+def do_study(
+    study: Study,
+    preset: str,
+    folder: Path,
+    options: RunOptions,
+    data_dir: str | Path | None = None,
+) -> Summary:
+    """As :func:`run`, with the options in one object."""
+    checks.choice("preset", preset, PRESETS)
+
+    def do(runs: list[Run]) -> Summary:
         files.remember(folder, _known(folder, runs))
         with data_directory(data_dir):
-            found.append(
-                run_study(
-                    runs,
-                    study.work,
-                    folder,
-                    engine=engine,
-                    retries=retries,
-                    time_limit=time_limit,
-                    memory_limit=memory_limit,
-                    progress=progress,
-                )
-            )
+            return do_runs(runs, study.work, folder, options)
 
     trials = study.tuning(preset)
-    if trials:
-        do(trials)
-    do(study.runs(preset, chosen(trials, folder, study.score)))
+    parts = [do(trials)] if trials else []
+    parts.append(do(study.runs(preset, chosen(trials, folder, study.score))))
     return Summary(
-        total=sum(each.total for each in found),
-        skipped=sum(each.skipped for each in found),
-        done=sum(each.done for each in found),
-        failed={name: why for each in found for name, why in each.failed.items()},
-        seconds=sum(each.seconds for each in found),
+        total=sum(part.total for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        done=sum(part.done for part in parts),
+        failed={name: why for part in parts for name, why in part.failed.items()},
+        seconds=sum(part.seconds for part in parts),
     )
 
 

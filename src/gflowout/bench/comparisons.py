@@ -1,0 +1,363 @@
+"""Comparisons beside those of the methods: depth, memory format, data, ``fit``, ONNX files."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout.backbones import MLP, ResNet18
+from gflowout.bench.methods import (
+    CLASSES,
+    FEW,
+    MLP_784,
+    Build,
+    Network,
+    adam_step,
+    bare_step,
+    resnet,
+    wrap,
+)
+from gflowout.bench.timing import Case, Table
+from gflowout.core.optional import require
+from gflowout.data.batches import Batches
+from gflowout.data.transforms import Augment, Normalize
+from gflowout.methods import METHODS
+from gflowout.training import FitOptions, fit
+from gflowout.training.options import training_step
+
+DEPTHS = (4, 8, 16, 32, 64)
+WIDTHS = (8, 16, 32)
+DRAWS = 20
+STEP, LOOP = "training step", "loop by hand"
+PREDICT, FILE = "predict", "onnxruntime"
+SCORES = (
+    "entropy", "expected_entropy", "mutual_information", "max_probability", "dempster_shafer",
+    "variance",
+)  # fmt: skip
+_EPOCHS = 2
+_GENERATORS: dict[str, dict[str, Any]] = {
+    "mc": {"method": "mc"},
+    "all": {"method": "gflowout", "history": "all"},
+    "summary": {"method": "gflowout", "history": "summary"},
+}
+
+
+class Residual(nn.Module):
+    """Residual blocks of two convolutions each; a site before every sum, as in ResNet-18."""
+
+    def __init__(self, sites: int, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.branches = nn.ModuleList(self._branch(width) for _ in range(sites))
+        self.head = nn.Linear(width, CLASSES)
+        self.sites = tuple(f"branches.{index}" for index in range(sites))
+
+    @staticmethod
+    def _branch(width: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, 3, height, width] to [batch, classes]."""
+        x = self.stem(x)
+        for branch in self.branches:
+            x = (x + branch(x)).relu()
+        output: Tensor = self.head(x.mean((2, 3)))
+        return output
+
+
+class Transformer(nn.Module):
+    """Layers of a transformer; a site after every attention and every feed-forward part."""
+
+    def __init__(self, sites: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+            for _ in range(sites // 2)
+        )
+        self.head = nn.Linear(width, CLASSES)
+        self.sites = tuple(
+            f"layers.{index}.dropout{part}" for index in range(sites // 2) for part in (1, 2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, tokens, width] to [batch, classes]."""
+        for layer in self.layers:
+            x = layer(x)
+        output: Tensor = self.head(x.mean(1))
+        return output
+
+
+def depth_tables(repeats: int, width: int = 64) -> list[Table]:
+    """How a training step grows with the number of sites, by what generators see of earlier masks.
+
+    One table per network and depth; names of cases hold the generators' parameters. The transformer
+    has four times as many features as the residual network has channels.
+    """
+    size, scale = 4 * width, (width / 64) ** 2
+
+    def residual(sites: int) -> Table:
+        what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
+        net = Network(what, lambda: Residual(sites, width), (3, 16, 16))
+        return _depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale)
+
+    def transformer(sites: int) -> Table:
+        layers = f"{sites // 2} transformer layers of width {size}"
+        what = f"{layers}, two sites in each, 64 tokens, batch 16"
+        net = Network(what, lambda: Transformer(sites, size), (64, size))
+        return _depth_table(f"depth-transformer-{sites}", net, 16, repeats, 0.1 * sites * scale)
+
+    return [table(sites) for table in (residual, transformer) for sites in DEPTHS]
+
+
+def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float) -> Table:
+    title = f"Training step, {net.title}"
+    return Table(name, title, ("mc",), repeats, lambda: _depth_cases(net, batch), cost=cost)
+
+
+def _depth_cases(net: Network, batch: int) -> dict[str, Case]:
+    x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
+    cases: dict[str, Case] = {}
+    for name, options in _GENERATORS.items():
+        model = wrap(net.build(), x=x, **options)
+        size = sum(parameter.numel() for parameter in model.method.parameters())
+        cases[f"{name}, {size:,} parameters" if size else name] = adam_step(model, x, y)
+    return cases
+
+
+def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
+    """A training step of ResNet-18 in ``channels_last`` and in the contiguous format.
+
+    One table for each width, or for the least if ``quick``; narrower networks are not safe in
+    ``channels_last``.
+    """
+    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+    def cases(width: int) -> dict[str, Case]:
+        x, y = torch.randn(32, 3, 32, 32), torch.randint(CLASSES, (32,))
+        networks = {name: ResNet18(CLASSES, width) for name in formats}
+        return {
+            name: bare_step(network.to(memory_format=formats[name]), x, y)  # type: ignore[call-overload]
+            for name, network in networks.items()
+        }
+
+    def table(width: int) -> Table:
+        return Table(
+            f"channels-last-{width}",
+            f"Training step without masks, ResNet-18 of width {width}, batch 32",
+            ("contiguous",),
+            repeats,
+            lambda: cases(width),
+            cost=0.03 * width,
+        )
+
+    return [table(width) for width in (WIDTHS[:1] if quick else WIDTHS)]
+
+
+def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Table]:
+    """A batch of data beside the training step that it is for; both with method ``mc``.
+
+    Args:
+        mlp_repeats: Rounds of MNIST with the MLP.
+        resnet_repeats: Rounds of CIFAR with ResNet-18.
+        part: Take one in so many images, and divide the width of ResNet-18 by it.
+    """
+    mnist, cifar, net = 60_000 // part, 50_000 // part, resnet(max(16 // part, 1))
+    return [
+        Table(
+            "data-mnist",
+            f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128",
+            (STEP,),
+            mlp_repeats,
+            lambda: _data_cases(MLP, _batches((1, 28, 28), mnist)),
+            cost=0.03,
+        ),
+        Table(
+            "data-cifar",
+            f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step "
+            f"of {net.title}, batch 128",
+            (STEP,),
+            resnet_repeats,
+            lambda: _data_cases(net.build, _batches(net.shape, cifar, Augment(pad=4, flip=True))),
+            cost=1 / part,
+        ),
+    ]
+
+
+def _data_cases(build: Build, batches: Batches) -> dict[str, Case]:
+    stream = itertools.chain.from_iterable(itertools.repeat(batches))
+    x, y = next(stream)
+    return {STEP: adam_step(wrap(build(), "mc", x), x, y), "data": lambda: next(stream)}
+
+
+def _batches(shape: tuple[int, ...], rows: int, augment: Augment | None = None) -> Batches:
+    images = torch.randint(256, (rows, *shape), dtype=torch.uint8)
+    return Batches(
+        images,
+        torch.randint(CLASSES, (rows,)),
+        batch_size=128,
+        shuffle=True,
+        seed=0,
+        transform=Normalize.fit(images),
+        augment=augment,
+        drop_last=True,
+    )
+
+
+def fit_table(repeats: int, rows: int = 60_000) -> Table:
+    """Epochs of :func:`gflowout.training.fit`, set-up included, beside a loop written by hand."""
+    methods = ("mc", "gflowout")
+
+    def cases() -> dict[str, Case]:
+        batches = _batches((1, 28, 28), rows)
+        return {
+            **{f"{LOOP}, {method}": _loop_by_hand(method, batches) for method in methods},
+            **{f"fit, {method}": _fit(method, batches) for method in methods},
+        }
+
+    return Table(
+        "fit-epochs",
+        f"{_EPOCHS} epochs of {rows:,} images, {MLP_784.title}, batch 128",
+        tuple(f"{LOOP}, {method}" for method in methods),
+        repeats,
+        cases,
+        cost=30 * rows / 60_000,
+    )
+
+
+def _loop_by_hand(method: str, batches: Batches) -> Case:
+    example = next(iter(batches))[0]
+
+    def run() -> None:
+        model = wrap(MLP(), method, example)
+        optimiser = torch.optim.Adam(model.parameter_groups())
+        for epoch in range(_EPOCHS):
+            batches.set_epoch(epoch)
+            for x, y in batches:
+                training_step(model, [optimiser], x, y)
+
+    return run
+
+
+def _fit(method: str, batches: Batches) -> Case:
+    example = next(iter(batches))[0]
+    options = FitOptions(epochs=_EPOCHS)
+    return lambda: fit(wrap(MLP(), method, example), batches, options=options, progress=False)
+
+
+class Text(nn.Module):
+    """A small transformer on 16 tokens, given by their numbers."""
+
+    sites = ("encoder.layers.0.linear2", "encoder.layers.1.linear2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map [batch, 16] to [batch, classes]."""
+        output: Tensor = self.head(self.encoder(self.embed(ids)).mean(1))
+        return output
+
+
+_EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
+    "mlp": (f"{MLP_784.title}, batch 100", MLP, lambda: torch.randn(100, 784)),
+    "resnet": ("ResNet-18 of width 8, batch 8", resnet(8).build, lambda: torch.randn(8, 3, 32, 32)),
+    "bn-conv": (
+        "ResNet-18 of width 8, BatchNorm first, batch 8",
+        lambda: ResNet18(CLASSES, 8, "bn-conv"),
+        lambda: torch.randn(8, 3, 32, 32),
+    ),
+    "transformer": (
+        "transformer of two layers of 32, 32 texts of 16 tokens",
+        Text,
+        lambda: torch.randint(100, (32, 16)),
+    ),
+}
+
+
+def export_tables(mlp_repeats: int, repeats: int, quick: bool = False) -> list[Table]:
+    """A prediction with all scores by an ONNX file and by PyTorch, method by method.
+
+    The MLP has all methods, the others a few; ``quick`` is the MLP alone with one method.
+    """
+    if quick:
+        return [_export_table("mlp", ("gflowout",), mlp_repeats)]
+    tables = [_export_table(name, FEW, repeats) for name in _EXPORTED if name != "mlp"]
+    return [_export_table("mlp", tuple(METHODS), mlp_repeats), *tables]
+
+
+def _export_table(name: str, methods: Sequence[str], repeats: int) -> Table:
+    title, build, draw = _EXPORTED[name]
+    files: dict[str, dict[str, float]] = {}
+
+    def cases() -> dict[str, Case]:
+        pairs: dict[str, Case] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for method in methods:
+                path = Path(folder) / f"{method}.onnx"
+                predict, run_file, files[method] = _export_pair(method, build(), draw(), path)
+                pairs |= {f"{method}, {PREDICT}": predict, f"{method}, {FILE}": run_file}
+        return pairs
+
+    def columns(_: dict[str, Case], seconds: dict[str, float]) -> dict[str, dict[str, float]]:
+        return {
+            f"{method}, {kind}": {
+                "÷ predict": seconds[f"{method}, {kind}"] / seconds[f"{method}, {PREDICT}"],
+                **(numbers if kind == FILE else dict.fromkeys(numbers, 0.0)),
+            }
+            for method, numbers in files.items()
+            for kind in (PREDICT, FILE)
+        }
+
+    return Table(
+        f"export-{name}",
+        f"Prediction with {DRAWS} draws and all scores by PyTorch and by an ONNX file, {title}",
+        (),
+        repeats,
+        cases,
+        further=columns,
+        cost=0.4,
+        needs=("onnx", "onnxruntime", "onnxscript"),
+    )
+
+
+def _export_pair(
+    method: str, net: nn.Module, x: Tensor, path: Path
+) -> tuple[Case, Case, dict[str, float]]:
+    """A prediction by PyTorch and by a file, and how large and how exact the file is."""
+    runtime = require("onnxruntime", extra="onnx", purpose="the benchmark of files")
+    from gflowout.export import export
+
+    sized = hasattr(METHODS[method].Options, "train_size")
+    options: dict[str, Any] = {"train_size": 1000} if sized else {}
+    model = wrap(net, method, x, **options)
+    for name, parameter in model.method.named_parameters():  # masks that depend on the inputs
+        nn.init.normal_(parameter, std=0.03 if name.endswith(".moved") else 0.3)
+    done = export(model, path, (x[:3],), samples=DRAWS)
+    single = runtime.SessionOptions()
+    single.intra_op_num_threads = 1
+    session = runtime.InferenceSession(done.path.read_bytes(), single)
+    inputs = {done.inputs[0].name: x.numpy(), "seed": torch.tensor(1).numpy()}
+
+    def predict() -> None:
+        pred = model.predict(x, samples=DRAWS)
+        for score in SCORES:
+            getattr(pred, score)()
+
+    numbers = {"largest difference": done.difference or 0.0, "MB": done.size / 1e6}
+    return predict, lambda: session.run(None, inputs), numbers

@@ -1,0 +1,271 @@
+"""What commands share: options, examples in help pages, early checks, and errors as messages."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from gflowout.core.optional import MissingExtraError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gflowout.runs import Engine
+    from gflowout.runs.study import RunOptions
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
+YAML = (".yaml", ".yml")
+"""Endings of configuration, study and space files."""
+
+
+EngineName = StrEnum("EngineName", ["inline", "pool", "ray"])
+Preset = StrEnum("Preset", ["smoke", "cpu", "paper"])
+"""Sizes of the studies of the paper."""
+
+
+def _folder(text: str) -> Path:
+    """A folder that exists or can be made."""
+    path = Path(text)
+    if not text:
+        raise typer.BadParameter("must name a folder, got nothing")
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise typer.BadParameter(f"{place} is a file, not a folder")
+    return path
+
+
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"must be a number above 0, got {value:g}")
+    return value
+
+
+# Data and models
+Config = Annotated[Path | None, Option(help="YAML file; every key of it can be overridden.")]
+Data = Annotated[
+    str | None, Option(help="Data set, or a CSV, Parquet or NPZ file, or an image folder.")
+]
+DataDir = Annotated[
+    Path | None,
+    Option(help="Directory of all data sets. Default: $GFLOWOUT_DATA, or the user's cache."),
+]
+Set = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Set any key of the configuration; repeatable."),
+]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder that `train` wrote.")]
+Samples = Annotated[int, Option(min=1, help="Number of draws of masks.")]
+Force = Annotated[bool, Option("--force", help="Replace the file if it exists.")]
+NoBar = Annotated[bool, Option("--quiet", help="Show no progress bar.")]
+Quiet = Annotated[bool, Option("--quiet", help="Print nothing but problems.")]
+
+# Runs
+Out = Annotated[Path, Option(parser=_folder, metavar="DIRECTORY", help="Folder of the records.")]
+EngineOption = Annotated[
+    EngineName,
+    Option(help="Do runs in this process, in a pool of processes or on a Ray cluster."),
+]
+Jobs = Annotated[int | None, Option(min=1, help="Runs at once. Default: one per core.")]
+Address = Annotated[str | None, Option(help="Address of the Ray cluster, with --engine ray.")]
+Retries = Annotated[int, Option(min=0, help="How often a run that fails is tried again.")]
+TimeLimit = Annotated[
+    float | None,
+    Option(callback=_above_zero, help="Stop a run that takes more than this many seconds."),
+]
+MemoryLimit = Annotated[
+    float | None,
+    Option(callback=_above_zero, help="Stop a run that uses more than this many GiB."),
+]
+DryRun = Annotated[
+    bool, Option("--dry-run", help="Print the plan and its estimated cost; do and write nothing.")
+]
+NoTable = Annotated[bool, Option("--quiet", help="Show no table of progress.")]
+
+
+def examples(*commands: str, exits: str = "") -> str:
+    """The end of a help page: examples, each without ``gflowout``, and exit codes."""
+    lines = [f"- `gflowout {command}`" for command in commands]
+    return "\n\n".join(["Examples:", *lines, *([exits] if exits else [])])
+
+
+def writable(out: Path, option: str = "--out") -> None:
+    """Refuse a file that could not be written, before any work is done."""
+    folder = out.parent
+    if not folder.is_dir():
+        raise typer.BadParameter(f"the folder {folder} does not exist", param_hint=option)
+    if out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder, not a file", param_hint=option)
+    if not os.access(folder, os.W_OK):
+        raise typer.BadParameter(f"no permission to write into {folder}", param_hint=option)
+
+
+def new_file(out: Path, force: bool) -> None:
+    """Refuse to replace a file without ``--force``."""
+    if out.exists() and not force:
+        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
+
+
+def words(option: str, text: str) -> list[str]:
+    """The words of a comma-separated list."""
+    listed = [word.strip() for word in text.split(",") if word.strip()]
+    if not listed:
+        raise ValueError(f"{option} must name at least one, got {text!r}")
+    return listed
+
+
+def overrides(values: Mapping[str, Any], more: list[str] | None) -> list[str]:
+    """Options of their own as ``key=value``, before those of ``--set``."""
+    own = [
+        f"{key}={json.dumps(value if isinstance(value, int) else str(value))}"
+        for key, value in values.items()
+        if value is not None
+    ]
+    return [*own, *(more or ())]
+
+
+def check_data(names: Iterable[str], data_dir: Path | None) -> None:
+    """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there."""
+    from gflowout.data import catalog, store
+
+    missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
+    if not missing:
+        return
+    place, folder = f"--data-dir {data_dir}", data_dir
+    if data_dir is None:
+        variable = os.environ.get(store.VARIABLE)
+        place = f"${store.VARIABLE} {variable}" if variable else str(store.root())
+        folder = Path(variable) if variable else None
+    nowhere = folder is not None and not folder.expanduser().is_dir()
+    fault = "no such folder, and so no" if nowhere else "no"
+    lines = [
+        f"{place}: {fault} {name}. {store.how_to_get(catalog.entry(name), (), data_dir)}"
+        for name in missing
+    ]
+    raise ValueError("\n".join([*lines, "nothing was run"]))
+
+
+def run_options(
+    engine: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
+) -> RunOptions:
+    """How to do runs: an engine, retries, limits and progress, as the options say."""
+    from gflowout.runs.study import RunOptions
+
+    return RunOptions(_engine(engine, jobs, address), progress=not quiet, **limits)
+
+
+def _engine(name: EngineName, jobs: int | None, address: str | None) -> Engine:
+    from gflowout.runs import engine
+
+    if address is not None and name is not EngineName.ray:
+        raise ValueError(f"--address is for --engine ray, got --engine {name.value}")
+    if name is EngineName.ray:
+        return engine("ray", address=address, jobs=jobs)
+    if name is EngineName.pool:
+        return engine("pool", jobs=jobs)
+    if jobs not in (None, 1):
+        raise ValueError(f"--jobs must be 1 with --engine inline, got {jobs}")
+    return engine("inline")
+
+
+def workers(engine: Engine) -> int | None:
+    """Runs at once; ``None`` if only the cluster knows."""
+    jobs: int | None = getattr(engine, "jobs", 1)  # the inline engine has no such option
+    return jobs
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines as they come."""
+    for line in lines:
+        typer.echo(line)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    typer.echo(f"warning: {text}", err=True)
+
+
+def console(**options: Any) -> Console:
+    """A console of rich that does not colour numbers and paths."""
+    from rich.console import Console
+
+    return Console(highlight=False, **options)
+
+
+def plain_table(*heads: str, **options: Any) -> Table:
+    """A table of rich without lines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    return table
+
+
+@contextmanager
+def plain_warnings(*categories: type[Warning]) -> Iterator[None]:
+    """Show warnings of these kinds as one line each, once, without lines of Python."""
+    show_others, messages = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, categories):
+            show_others(message, category, *rest, **more)
+        elif str(message) not in messages:
+            messages.add(str(message))
+            warn(str(message))
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = show_others
+
+
+@contextmanager
+def explained(*errors: type[Exception]) -> Iterator[None]:
+    """Turn a missing extra, Ctrl-C and these errors into a short message and an exit code."""
+    expected: tuple[type[Exception], ...] = (MissingExtraError, *errors)
+    try:
+        yield
+    except expected as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Turn wrong usage into a message and exit code 2; damaged records are warned of in a line."""
+    from gflowout.runs import BusyError, RecordWarning
+
+    with explained(), plain_warnings(RecordWarning):
+        try:
+            yield
+        except (ValueError, FileNotFoundError, BusyError) as error:
+            for line in str(error).splitlines():
+                typer.echo(line, err=True)
+            raise typer.Exit(2) from error
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say after Ctrl-C how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on where this one stopped") from None

@@ -1,0 +1,350 @@
+"""What a study will do: its plan at a preset, a part of it, and what its runs will cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gflowout.core import checks
+from gflowout.core.text import duration
+from gflowout.runs import Engine, Inline, Pool, Run, records
+from gflowout.runs.values import canonical
+from gflowout.runs.work import Task, execute
+from gflowout.studies.framework import study as studies
+from gflowout.studies.framework.study import PRESETS, Chosen, Options, Study
+
+Pair = tuple[str, str]
+"""Data and arm."""
+
+WHOLE = "all"
+"""``Run.method`` of a study whose runs each have all methods."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which runs of a study are wanted; ``None`` for all.
+
+    Attributes:
+        methods: Labels of arms, ``Run.method``.
+        data: Names of data, ``Run.data``.
+        seeds: Seeds.
+    """
+
+    methods: Collection[str] | None = None
+    data: Collection[str] | None = None
+    seeds: Collection[int] | None = None
+
+    def has(self, run: Run) -> bool:
+        """Whether a run is wanted."""
+        return self.has_pair((run.data, run.method)) and _in(run.seed, self.seeds)
+
+    def has_pair(self, pair: Pair) -> bool:
+        """Whether data and arm are wanted."""
+        return _in(pair[0], self.data) and _in(pair[1], self.methods)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Trials and runs of a study at a preset.
+
+    Attributes:
+        trials: They come first.
+        runs: With the options that the trials have chosen, or, before those are done, with what
+            the first trial of each arm tries: as many, and about as long.
+        tuned: Whether the runs are those that will be done.
+    """
+
+    trials: list[Run]
+    runs: list[Run]
+    tuned: bool
+
+
+def restricted(study: Study, part: Part) -> Study:
+    """The study with some of its runs only, and the trials that these need.
+
+    A run is the same as in the whole study: same options, same record. So a part can be done first
+    and the rest later.
+    """
+
+    def tuning(preset: str) -> list[Run]:
+        trials = study.tuning(preset)
+        first, last = _first(trials), _first(trials[::-1])
+        pairs = {pair for pair in first if part.has_pair(pair)}
+
+        def kept(chosen: Chosen) -> list[Run]:
+            return [run for run in study.runs(preset, chosen) if part.has(run)]
+
+        # A run may need the choice of another arm or other data: then another choice makes another
+        # run. All at once first, since that is rare.
+        others = {pair: options for pair, options in last.items() if pair not in pairs}
+        before = kept(first) if others else []
+        if others and kept({**first, **others}) != before:
+            pairs |= {
+                pair for pair, options in others.items() if kept({**first, pair: options}) != before
+            }
+        return [trial for trial in trials if (trial.data, trial.method) in pairs]
+
+    def runs(preset: str, chosen: Chosen) -> list[Run]:
+        whole = {**_first(study.tuning(preset)), **chosen}
+        return [run for run in study.runs(preset, whole) if part.has(run)]
+
+    return dataclasses.replace(study, tuning=tuning, runs=runs)
+
+
+def plan(study: Study, preset: str, folder: Path) -> Plan:
+    """What a study, or a part of it, will do in a folder of records."""
+    checks.choice("preset", preset, PRESETS)
+    trials = study.tuning(preset)
+    done = records.finished(folder) if folder.is_dir() else set()
+    choice: Chosen = _first(trials)
+    tuned = all(trial.id in done for trial in trials)
+    if tuned:
+        try:
+            choice = studies.chosen(trials, folder, study.score)
+        except ValueError:  # nothing to choose from, which the study says when it is run
+            tuned = False
+    return Plan(trials, study.runs(preset, choice), tuned)
+
+
+def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
+    """Raise a ValueError that lists what there is if no run has a wanted name or seed.
+
+    Args:
+        part: What is wanted.
+        runs: All runs of the study.
+        prefix: What comes before a name in messages: dashes if it is an option of a command.
+    """
+    for option, wanted, available in (
+        ("methods", part.methods, list(dict.fromkeys(run.method for run in runs))),
+        ("data", part.data, list(dict.fromkeys(run.data for run in runs))),
+        ("seeds", part.seeds, sorted({run.seed for run in runs})),
+    ):
+        for value in wanted or ():
+            if value not in available and available == [WHOLE]:
+                raise ValueError(f"{prefix}{option}: this study has no choice of them, got {value}")
+            if value not in available:
+                names = [*map(str, available)]
+                near = checks.suggest(value, names) if isinstance(value, str) else ""
+                raise ValueError(
+                    f"{prefix}{option} must be among {', '.join(names)}, got {value}{near}"
+                )
+    if runs and not any(part.has(run) for run in runs):
+        names = [f"{prefix}{name}" for name in ("methods", "data", "seeds")]
+        raise ValueError(f"no run has these {names[0]}, {names[1]} and {names[2]} together")
+
+
+def _first(trials: Sequence[Run]) -> dict[Pair, Options]:
+    """By data and arm what the first trial tries."""
+    options: dict[Pair, Options] = {}
+    for trial in trials:
+        tuned = trial.to_dict()["options"].get("tuned", {})
+        options.setdefault((trial.data, trial.method), dict(tuned))
+    return options
+
+
+def _in(value: str | int, wanted: Collection[str] | Collection[int] | None) -> bool:
+    return wanted is None or value in wanted
+
+
+def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The presets that plan the runs of records, which do not say so; none if no preset does.
+
+    What trials have chosen does not matter. A run that several presets plan alike counts for the
+    first of them, unless another run tells them apart.
+
+    Examples:
+        >>> from gflowout.studies.framework.study import get
+        >>> cost = get("cost")
+        >>> presets_of(cost, [run.to_dict() for run in cost.runs("smoke", {})])
+        ['smoke']
+    """
+    nowhere = Path("no such folder")
+    plans = {
+        preset: {_key(run.to_dict()) for run in plan(study, preset, nowhere).runs}
+        for preset in PRESETS
+    }
+    keys = {_key(record) for record in records}
+    fitting = {tuple(name for name in PRESETS if key in plans[name]) for key in keys} - {()}
+    sure = {names[0] for names in fitting if len(names) == 1}
+    for names in fitting:
+        if not sure.intersection(names):
+            sure.add(names[0])
+    return [name for name in PRESETS if name in sure]
+
+
+def _key(run: Mapping[str, Any]) -> str:
+    options = {name: value for name, value in run["options"].items() if name != "tuned"}
+    return canonical([run["method"], run["data"], run["seed"], options])
+
+
+# What runs cost
+
+EPOCHS = "fit.epochs"
+Kind = tuple[str, str]
+"""Method and data, or the like: what runs of about the same cost have in common."""
+
+Sort = Callable[[Run], Kind]
+
+
+def by_method(run: Run) -> Kind:
+    """Method and data of a run."""
+    return run.method, run.data
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds of one run of a kind, and how they are known."""
+
+    seconds: float | None
+    source: str
+
+
+def from_records(folder: Path, studies: Iterable[str], sort: Sort = by_method) -> dict[Kind, Price]:
+    """Mean seconds of the runs that are done in a folder, by kind."""
+    wanted, spent = set(studies), dict[Kind, list[float]]()
+    for record in records.read(folder, records.DONE) if folder.is_dir() else ():
+        if record["study"] in wanted:
+            spent.setdefault(sort(Run.from_dict(record)), []).append(record["seconds"])
+    return {
+        kind: Price(sum(seconds) / len(seconds), f"mean of {len(seconds)} done")
+        for kind, seconds in spent.items()
+    }
+
+
+def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
+    """Do two epochs of a run here and now, in a temporary folder; the others take as long.
+
+    What comes before, such as reading data, is counted once, and so is the start of a process. The
+    first run of all is done twice: it also loads libraries. A run that does not report its progress
+    is taken to spend all its time in epochs, which makes the price too high.
+    """
+    options = run.to_dict()["options"]
+    # Studies of the paper keep the configuration of all their arms under one key.
+    place = options.get("base") if isinstance(options.get("base"), dict) else options
+    epochs = place.get(EPOCHS)
+    if not isinstance(epochs, int):
+        return Price(None, "not known before a run is done")
+    few = min(epochs, 2)
+    place[EPOCHS] = few
+    short = Run(run.study, run.method, run.data, run.seed, options)
+    _warm_up(short, work)
+    half: list[float] = []
+    last: list[float] = []
+
+    def note_times(step: int, steps: int, message: str) -> None:
+        if 2 * step == steps:
+            half.append(time.perf_counter())
+        elif step == steps:
+            last.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as folder:
+        record = execute(Task(work, short, Path(folder)), note_times)
+    if record["error"] is not None:
+        return Price(None, f"a short run failed: {record['error']['message']}")
+    whole, start = float(record["seconds"]), starting(engine)
+    if few == epochs:
+        return Price(start + whole, "measured once")
+    if half and last:
+        whole += (epochs - few) * (last[0] - half[0])
+        return Price(start + whole, f"from {few} epochs, measured")
+    return Price(start + whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
+
+
+_warm: set[str] = set()
+
+
+def _warm_up(run: Run, work: str) -> None:
+    """Do a run once for nothing, so that the first kind is not charged for loading libraries."""
+    if work not in _warm:
+        _warm.add(work)
+        with tempfile.TemporaryDirectory() as folder:
+            execute(Task(work, run, Path(folder)), lambda *_: None)
+
+
+def starting(engine: Engine | None = None) -> float:
+    """Seconds that a run takes to start: none if it is done here or in a copy of this process."""
+    copies = isinstance(engine, Pool) and engine.start == "fork"
+    return 0.0 if copies or isinstance(engine, Inline) else start_up()
+
+
+@functools.cache
+def start_up() -> float:
+    """Seconds that a process takes to start and to load the libraries of training."""
+    began = time.perf_counter()
+    code = "import gflowout.app.run, lightning.pytorch"
+    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    return time.perf_counter() - began
+
+
+def report(
+    kinds: Mapping[Kind, tuple[int, int]],
+    known: Mapping[Kind, Price],
+    price: Callable[[Kind], Price],
+    workers: int | None,
+) -> list[str]:
+    """A table of what is left to do and what it will take.
+
+    Args:
+        kinds: Numbers of runs, all and done, by kind.
+        known: Prices that are known.
+        price: Finds the price of another kind.
+        workers: Runs at once; ``None`` if nobody knows.
+    """
+    lines, total, certain = left_to_do(kinds, known, price)
+    return [*lines, sum_up(total, workers, certain)]
+
+
+def left_to_do(
+    kinds: Mapping[Kind, tuple[int, int]],
+    known: Mapping[Kind, Price],
+    price: Callable[[Kind], Price],
+) -> tuple[list[str], float, bool]:
+    """A line for each kind, all seconds that are known together, and whether all are known."""
+    lines, total, certain = [], 0.0, True
+    for kind, (count, done) in kinds.items():
+        left = count - done
+        one = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
+        if one.seconds is not None:
+            total += left * one.seconds
+        elif left:
+            certain = False
+        cost = "" if one.seconds is None else f" at {duration(one.seconds)}"
+        method, data = kind
+        lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({one.source})")
+    return lines, total, certain
+
+
+def sum_up(total: float, workers: int | None, certain: bool = True) -> str:
+    """One line on all seconds together; not ``certain`` if some prices are unknown."""
+    if not certain and not total:
+        return "estimated cost: not known"
+    share = "" if workers is None else f", about {duration(total / workers)} with {workers} at once"
+    rest = "" if certain else "; and what is not known"
+    return f"estimated cost: {duration(total)} of computing{share}{rest}"
+
+
+def tally(
+    runs: Iterable[Run], finished: set[str], sort: Sort = by_method
+) -> dict[Kind, tuple[int, int]]:
+    """Numbers of runs, all and done, by kind."""
+    counts: dict[Kind, tuple[int, int]] = {}
+    for run in runs:
+        count, done = counts.get(sort(run), (0, 0))
+        counts[sort(run)] = (count + 1, done + (run.id in finished))
+    return counts
+
+
+def first(runs: Iterable[Run], sort: Sort = by_method) -> Callable[[Kind], Run]:
+    """Finds the first run of a kind."""
+    by_kind: dict[Any, Run] = {}
+    for run in runs:
+        by_kind.setdefault(sort(run), run)
+    return by_kind.__getitem__

@@ -1,0 +1,268 @@
+"""Builders of report sections: tables of arms, curves, and findings on one arm against the others.
+
+All of them read records and leave out what is not there yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from gflowout.core.text import counted
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.content import (
+    PAPER,
+    Better,
+    Cell,
+    Column,
+    Row,
+    Series,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.statistics import (
+    Comparison,
+    Metric,
+    Record,
+    by_seed,
+    compare_all,
+    mean_error,
+    seeds_of,
+    sentence,
+)
+
+Key = TypeVar("Key")
+NONE = "-"
+"""In a table, where there is no number."""
+MANY = 3
+"""Up to so many arms are named in a sentence, if all or all the others are alike."""
+TITLES = {label: arm.title for label, arm in ARMS.items()}
+
+
+def present(records: Iterable[Record], order: Iterable[str]) -> list[str]:
+    """Names of data among the records, in the order given."""
+    names = {record["data"] for record in records}
+    return [name for name in order if name in names]
+
+
+def seeds_done(records: Iterable[Record], data: str) -> str:
+    """How many seeds the arms have, in words.
+
+    Examples:
+        >>> seeds_done([{"data": "mnist", "method": "mc", "seed": 0}], "mnist")
+        '1 seed'
+    """
+    seeds: dict[str, set[int]] = {}
+    for record in records:
+        if record["data"] == data:
+            seeds.setdefault(record["method"], set()).add(record["seed"])
+    counts = sorted({len(own) for own in seeds.values()})
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]} seeds (not all runs are done)"
+    return counted(counts[0], "seed") if counts else "no seeds yet"
+
+
+# Tables and curves
+
+
+def cell(values: Collection[float]) -> Cell:
+    """Mean and standard error over runs.
+
+    Examples:
+        >>> cell([1.0, 3.0])
+        Cell(mean=2.0, error=1.0, runs=2, text='', interval=None)
+        >>> cell([])
+        Cell(mean=None, error=None, runs=0, text='-', interval=None)
+    """
+    mean, error = mean_error([*values]) if values else (math.nan, math.nan)
+    if math.isnan(mean):
+        return Cell(text=NONE)
+    return Cell(mean, None if math.isnan(error) else error, len(values))
+
+
+def rows(
+    titles: Mapping[str, str], columns: Sequence[Key], of: Callable[[str, Key], Cell]
+) -> list[Row]:
+    """A row for each arm that has a number in some column."""
+    made = [Row(title, [of(arm, key) for key in columns]) for arm, title in titles.items()]
+    return [row for row in made if any(one.runs for one in row.cells)]
+
+
+def arm_rows(
+    records: Sequence[Record],
+    data: str,
+    metrics: Sequence[Metric],
+    titles: Mapping[str, str] = TITLES,
+) -> list[Row]:
+    """A row for each arm with mean and error of some metrics."""
+    own = [record for record in records if record["data"] == data]
+    return rows(titles, metrics, lambda arm, name: cell(by_seed(own, data, arm, name).values()))
+
+
+def paper_rows(
+    numbers: Mapping[str, Sequence[float | Cell | None]], titles: Mapping[str, str] = TITLES
+) -> list[Row]:
+    """The paper's rows; ``None`` where it has no number."""
+    return [
+        Row(
+            titles[arm],
+            [
+                value
+                if isinstance(value, Cell)
+                else Cell(value, text=NONE if value is None else "")
+                for value in values
+            ],
+            PAPER,
+        )
+        for arm, values in numbers.items()
+    ]
+
+
+def share(title: str, better: Better = "high", digits: int = 2) -> Column:
+    """A column of percentages."""
+    return Column(title, better, digits, percent=True)
+
+
+def line(title: str, points: Iterable[tuple[float, Collection[float]]]) -> Series:
+    """A curve of means over seeds, with errors if every point has one; skips empty points."""
+    there = [(float(x), *mean_error([*values])) for x, values in points if values]
+    x, y, errors = ([point[part] for point in there] for part in range(3))
+    return Series(title, x, y, None if any(map(math.isnan, errors)) else errors)
+
+
+def lines(
+    records: Sequence[Record], data: str, metrics: Mapping[int, Metric] | Mapping[float, Metric]
+) -> list[Series]:
+    """A curve for each arm that has any of the metrics, which are given by their x."""
+    own = [record for record in records if record["data"] == data]
+    curves = [
+        line(title, [(x, by_seed(own, data, arm, name).values()) for x, name in metrics.items()])
+        for arm, title in TITLES.items()
+    ]
+    return [curve for curve in curves if curve.x]
+
+
+def choices(
+    records: Sequence[Record],
+    columns: Mapping[str, str],
+    title: str,
+    titles: Mapping[str, str] = TITLES,
+) -> Table:
+    """What every arm has chosen on validation data, and for how many of its seeds.
+
+    Args:
+        records: Of runs that are done; their option ``tuned`` is what was chosen.
+        columns: Titles of the columns by ``Run.data``.
+        title: Of the table.
+        titles: Of the arms, in order.
+    """
+
+    def chosen(arm: str, data: str) -> Cell:
+        own = [
+            ", ".join(
+                f"{key.rpartition('.')[2]} {value:g}"
+                for key, value in sorted(record["options"].get("tuned", {}).items())
+            )
+            for record in records
+            if (record["data"], record["method"]) == (data, arm)
+        ]
+        counts = sorted(Counter(own).items(), key=lambda pair: (-pair[1], pair[0]))
+        words = [
+            (text or "defaults") + ("" if len(counts) == 1 else f" ({count} of {len(own)})")
+            for text, count in counts
+        ]
+        return Cell(text="; ".join(words) or NONE)
+
+    made = [Row(titles[arm], [chosen(arm, data) for data in columns]) for arm in titles]
+    made = [row for row in made if any(one.text != NONE for one in row.cells)]
+    return Table(title, "Method", [Column(head) for head in columns.values()], made)
+
+
+# One arm against the others
+
+
+class Compared(NamedTuple):
+    """A metric in which our arm is compared with the others, and what sentences call it."""
+
+    data: str
+    metric: Metric
+    what: str
+    better: Better = "high"
+    percent: bool = False
+
+
+def against_others(
+    records: Sequence[Record],
+    metrics: Iterable[Compared],
+    titles: Mapping[str, str] = TITLES,
+    ours: str = "gflowout",
+) -> tuple[list[str], list[str]]:
+    """A finding for each metric, and a sentence for each comparison."""
+    findings, details = [], []
+    for data, metric, what, better, percent in metrics:
+        comparisons = compare_all(records, data, metric, better, ours, titles)
+        findings += overview(comparisons, what, titles, titles[ours])
+        details += [
+            sentence(one, titles[ours], titles[label], what, percent=percent)
+            for label, one in comparisons.items()
+        ]
+    return findings, details
+
+
+def overview(
+    comparisons: Mapping[str, Comparison],
+    what: str,
+    titles: Mapping[str, str] = TITLES,
+    ours: str = TITLES["gflowout"],
+) -> list[str]:
+    """One sentence over all comparisons of an arm; none if nothing can be compared.
+
+    Args:
+        comparisons: By label of the other arm, corrected for their number.
+        what: What was measured.
+        titles: Of the labels.
+        ours: Title of our arm.
+
+    Examples:
+        >>> from gflowout.studies.framework.statistics import holm, paired
+        >>> overview(holm({"mc": paired([5, 6, 7.5], [1, 2, 3], "high")}), "accuracy")
+        ['Accuracy: GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).']
+    """
+    names: dict[str, list[str]] = {}
+    for label, one in comparisons.items():
+        names.setdefault(one.firm, []).append(titles.get(label, label))
+    if len(names) == 1 and len(comparisons) > MANY:
+        names = {verdict: ["any other method"] for verdict in names}
+    elif len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:
+        names["no difference seen"] = ["the other methods"]
+    words = {
+        "better": "better than",
+        "worse": "worse than",
+        "no difference seen": "not significantly different from",
+    }
+    parts = [
+        f"{text} {' and '.join(filter(None, (', '.join(names[verdict][:-1]), names[verdict][-1])))}"
+        for verdict, text in words.items()
+        if verdict in names
+    ]
+    if not parts:
+        return []
+    seeds = seeds_of(comparisons.values())
+    return [
+        f"{what[0].upper()}{what[1:]}: {ours} is {', '.join(parts)} ({seeds} paired seeds, 95 %, "
+        "Holm)."
+    ]
+
+
+def pair_by_pair(sentences: Sequence[str]) -> list[Text]:
+    """All comparisons of a section, one sentence each, to be folded away; nothing without any.
+
+    Examples:
+        >>> pair_by_pair(["No difference seen."])[0].title
+        'GFlowOut against each method, pair by pair: 1 comparison'
+    """
+    count = counted(len(sentences), "comparison")
+    title = f"GFlowOut against each method, pair by pair: {count}"
+    return [Text(sentences, title)] if sentences else []

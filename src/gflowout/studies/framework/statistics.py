@@ -1,0 +1,294 @@
+"""Numbers of records: means over seeds, and paired comparisons with Holm correction.
+
+Comparisons are paired by seed: a seed has the same data, order and starting weights for both arms
+where that is possible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gflowout.core import checks
+from gflowout.core.optional import require
+from gflowout.studies.framework.content import Better
+
+Record = Mapping[str, Any]
+Metric = str | Sequence[str]
+"""Name of a metric; several names stand for the mean of these metrics."""
+Verdict = Literal["better", "worse", "no difference seen", "not comparable"]
+LEVEL = 0.95
+"""Of the intervals."""
+
+
+# Numbers of records
+
+
+def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """All numbers among metrics, by dotted name.
+
+    Examples:
+        >>> numbers({"nll": 0.5, "by": {"snow": 1}, "name": "x", "good": True})
+        {'nll': 0.5, 'by.snow': 1.0}
+    """
+    values: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            values |= numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            values[f"{prefix}{name}"] = float(value)
+    return values
+
+
+def mean_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and standard error of the mean; NaN for one value.
+
+    Examples:
+        >>> mean_error([1.0, 3.0])
+        (2.0, 1.0)
+    """
+    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
+    if len(values) < 2 or math.isnan(mean):
+        return mean, math.nan
+    return mean, statistics.stdev(values) / math.sqrt(len(values))
+
+
+def by_seed(records: Iterable[Record], data: str, arm: str, metric: Metric) -> dict[int, float]:
+    """Values of a metric by seed, in the order of seeds.
+
+    Args:
+        records: Of runs that are done. If a seed has several, the one that was started last counts.
+        data: ``Run.data``.
+        arm: ``Run.method``.
+        metric: Its name; dotted if it is nested. Of several names the mean is taken, for seeds
+            that have all of them.
+
+    Examples:
+        >>> records = [{"data": "mnist", "method": "mc", "seed": s, "started": "",
+        ...             "metrics": {"clean/accuracy": 0.9 + s / 100}} for s in (1, 0)]
+        >>> by_seed(records, "mnist", "mc", "clean/accuracy")
+        {0: 0.9, 1: 0.91}
+    """
+    last: dict[int, Record] = {}
+    names = (metric,) if isinstance(metric, str) else metric
+    for record in records:
+        if record["data"] == data and record["method"] == arm:
+            values = [_value(record["metrics"], name) for name in names]
+            seed, started = int(record["seed"]), str(record.get("started", ""))
+            if None not in values and (seed not in last or started >= last[seed]["started"]):
+                last[seed] = {"started": started, "value": math.fsum(values) / len(values)}
+    return {seed: last[seed]["value"] for seed in sorted(last)}
+
+
+def _value(metrics: Mapping[str, Any], name: str) -> Any:
+    value = metrics.get(name)
+    return value if isinstance(value, int | float) else numbers(metrics).get(name)
+
+
+def by_arm(records: Iterable[Record], data: str, metric: Metric) -> dict[str, list[float]]:
+    """Values of a metric over seeds, by arm, in the order in which arms are seen."""
+    records = list(records)
+    arms = dict.fromkeys(record["method"] for record in records if record["data"] == data)
+    values = {arm: list(by_seed(records, data, arm, metric).values()) for arm in arms}
+    return {arm: own for arm, own in values.items() if own}
+
+
+# Paired comparisons
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ours against another, paired by seed.
+
+    Attributes:
+        difference: Mean of ours minus the other; NaN without common seeds.
+        low: Lower end of the 95 % t interval of that mean; NaN if there is none.
+        high: Its upper end.
+        seeds: Common seeds.
+        better: Whether high or low values are good.
+        verdict: ``"better"`` or ``"worse"`` if the interval leaves out 0, ``"no difference seen"``
+            if it does not, ``"not comparable"`` with fewer than two common seeds or with values
+            that are not finite.
+        p: Of the paired t test, two-sided; NaN if there is none.
+        adjusted: The same after Holm correction for all comparisons made together.
+        together: How many those are.
+        why: Of ``"not comparable"``, the reason.
+    """
+
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    better: Better
+    verdict: Verdict
+    p: float = math.nan
+    adjusted: float = math.nan
+    together: int = 1
+    why: str = ""
+
+    @property
+    def firm(self) -> Verdict:
+        """The verdict that remains after Holm correction."""
+        if self.verdict in ("better", "worse") and not self.adjusted <= 1 - LEVEL:
+            return "no difference seen"
+        return self.verdict
+
+
+def paired(ours: Sequence[float], other: Sequence[float], better: Better) -> Comparison:
+    """Compare values of the same seeds, in the same order, by a paired t test.
+
+    Equal differences give an interval of no width: values that are counted, such as the accuracy on
+    few points, do so by chance, and then two seeds prove little.
+
+    Args:
+        ours: Values of one arm.
+        other: Values of the other.
+        better: Whether high or low values are good.
+
+    Examples:
+        >>> found = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
+        >>> found.verdict, round(found.low, 4), round(found.high, 4)
+        ('better', 0.0123, 0.041)
+        >>> paired([0.91], [0.88], "high").verdict
+        'not comparable'
+    """
+    checks.choice("better", better, ("high", "low"))
+    if len(ours) != len(other):
+        raise ValueError(
+            f"ours and other must be of the same seeds, got {len(ours)} and {len(other)} values"
+        )
+    gaps = [float(a) - float(b) for a, b in zip(ours, other, strict=True)]
+    count, finite = len(gaps), all(map(math.isfinite, gaps))
+    mean = math.fsum(gaps) / count if gaps and finite else math.nan
+    if count < 2 or not finite:
+        common = "no common seed" if count == 0 else "1 common seed only"
+        why = common if count < 2 else "some values are not finite"
+        return Comparison(mean, math.nan, math.nan, count, better, "not comparable", why=why)
+    low, high, p = mean, mean, 0.0 if mean else 1.0
+    if max(gaps) > min(gaps):
+        stats = require("scipy.stats", extra="studies", purpose="a comparison")
+        with warnings.catch_warnings():  # differences that agree to rounding
+            warnings.simplefilter("ignore", RuntimeWarning)
+            test = stats.ttest_rel(ours, other)
+            low, high = map(float, test.confidence_interval(LEVEL))
+        p = float(test.pvalue)
+    verdict: Verdict = "no difference seen"
+    if low > 0 or high < 0:
+        verdict = "better" if (low > 0) == (better == "high") else "worse"
+    return Comparison(mean, low, high, count, better, verdict, p, p)
+
+
+def pair(ours: Mapping[int, float], other: Mapping[int, float], better: Better) -> Comparison:
+    """Compare values by seed on the seeds that both have."""
+    common = [seed for seed in ours if seed in other]
+    return paired([ours[seed] for seed in common], [other[seed] for seed in common], better)
+
+
+def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """The same comparisons with p-values corrected for their number by Holm's method.
+
+    The probability that any of them reports a difference where there is none is then at most 5 %.
+    Those that are not comparable do not count.
+
+    Examples:
+        >>> far = paired([5, 6, 7.5], [1, 2, 3], "high")
+        >>> near = paired([1, 2, 3], [0, 1.5, 2.5], "low")
+        >>> corrected = holm({"far": far, "near": near})
+        >>> corrected["far"].adjusted == 2 * far.p, corrected["near"].adjusted == near.p
+        (True, True)
+    """
+    p = {name: one.p for name, one in comparisons.items() if not math.isnan(one.p)}
+    adjusted, before = dict[str, float](), 0.0
+    for place, name in enumerate(sorted(p, key=p.__getitem__)):
+        before = max(before, min(1.0, (len(p) - place) * p[name]))
+        adjusted[name] = before
+    together = max(1, len(p))
+    return {
+        name: dataclasses.replace(one, adjusted=adjusted.get(name, math.nan), together=together)
+        for name, one in comparisons.items()
+    }
+
+
+def compare_all(
+    records: Iterable[Record],
+    data: str,
+    metric: Metric,
+    better: Better,
+    ours: str = "gflowout",
+    others: Iterable[str] | None = None,
+) -> dict[str, Comparison]:
+    """Our arm against every other one that has the metric, with Holm correction.
+
+    Args:
+        records: Of runs that are done.
+        data: ``Run.data``.
+        metric: Its name, or several whose mean is compared.
+        better: Whether high or low values are good.
+        ours: Label of our arm.
+        others: Labels of the others, in order; default: all, in the order in which they are seen.
+
+    Returns:
+        Comparisons by label of the other arm; none if our arm does not have the metric.
+    """
+    records = [record for record in records if record["data"] == data]
+    mine = by_seed(records, data, ours, metric)
+    labels = dict.fromkeys(record["method"] for record in records) if others is None else others
+    values = {arm: by_seed(records, data, arm, metric) for arm in labels if mine and arm != ours}
+    return holm({arm: pair(mine, other, better) for arm, other in values.items() if other})
+
+
+def sentence(
+    comparison: Comparison,
+    ours: str,
+    other: str,
+    metric: str,
+    *,
+    percent: bool = False,
+    digits: int | None = None,
+) -> str:
+    """What follows from a comparison, in plain words.
+
+    Args:
+        comparison: From :func:`paired` or :func:`compare_all`.
+        ours: Title of our arm.
+        other: Title of the other.
+        metric: What was measured, as in "accuracy on rotated MNIST".
+        percent: Show differences of fractions in points of a percentage.
+        digits: After the point. Default: 2 for points, 3 else.
+
+    Examples:
+        >>> found = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
+        >>> sentence(found, "GFlowOut", "MC dropout", "accuracy", percent=True)
+        'GFlowOut is better than MC dropout in accuracy: by +2.67 points (95 % interval +1.23 to
+        +4.10, 3 paired seeds).'
+    """
+    verdict = comparison.verdict
+    if verdict == "not comparable":
+        return f"{ours} and {other} cannot be compared in {metric}: {comparison.why}."
+    digits = (2 if percent else 3) if digits is None else digits
+    scale, unit = (100.0, " points") if percent else (1.0, "")
+    mean, low, high = (
+        f"{scale * value:+.{digits}f}"
+        for value in (comparison.difference, comparison.low, comparison.high)
+    )
+    interval = f"{mean}{unit} (95 % interval {low} to {high}, {comparison.seeds} paired seeds)"
+    if verdict == "no difference seen":
+        return f"No difference seen between {ours} and {other} in {metric}: {interval}."
+    chance = (
+        ""
+        if comparison.firm == verdict
+        else f"; not significant after Holm correction for {comparison.together} comparisons "
+        f"(p = {comparison.adjusted:.2g})"
+    )
+    return f"{ours} is {verdict} than {other} in {metric}: by {interval}{chance}."
+
+
+def seeds_of(comparisons: Iterable[Comparison]) -> str:
+    """How many paired seeds comparisons have: one number, or from the least to the most."""
+    counts = sorted({one.seeds for one in comparisons})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
