@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gflowout as gfo
 from gflowout.core import distributed
-from gflowout.core.trajectory import Noise
+from gflowout.core.noise import Noise
 from gflowout.methods import contextual
 
 RANKS = 2

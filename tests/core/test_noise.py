@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gflowout.core import policy
-from gflowout.core.trajectory import Noise, from_words
+from gflowout.core.noise import Noise, from_words
 
 LIKE = torch.zeros(())
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import gflowout as gfo
-from gflowout.core.pooling import mean_of_real
-from gflowout.core.sites import Site
+from gflowout.core.call import BoundCall
+from gflowout.core.sites import Site, mean_of_real
 from gflowout.core.units import Layout
 
 BATCH, FEATURES = 3, 6
@@ -181,9 +181,9 @@ def test_all_kinds_of_padding_mean_the_same() -> None:
     for mask in (given["mask"].bool(), given["mask"].float(), 3 * given["mask"].to(torch.int8)):
         found = model.predict(given["x"], mask.bool().to(mask.dtype), samples=20).outputs
         assert torch.equal(found, expected)
-        runner = model.spec.real_positions(model.backbone, (given["x"], mask), {})
-        assert runner is not None
-        assert torch.equal(runner, given["mask"].bool())
+        real = BoundCall(model.backbone, (given["x"], mask), {}, model.spec).real_positions()
+        assert real is not None
+        assert torch.equal(real, given["mask"].bool())
 
 
 def by_hand(h: Tensor, real: Tensor) -> Tensor:

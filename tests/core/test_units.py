@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import gflowout as gfo
 from gflowout.backbones import MLP
 from gflowout.core import policy
-from gflowout.core.units import ALWAYS, Layout, keep_rates, lay
+from gflowout.core.units import ALWAYS, Layout, keep_rates, layout_of
 from gflowout.methods import METHODS
 
 FEATURES = 6
@@ -43,14 +43,14 @@ def wrapped(method: str, units: gfo.Units, **options: Any) -> gfo.MaskedModel:
 
 
 def test_numbers_follow_the_first_cell_of_every_unit() -> None:
-    layout = lay(GROUPED, (1,), (FEATURES,))
+    layout = layout_of(GROUPED, (1,), (FEATURES,))
     assert layout.unit == tuple(UNIT)
     assert layout.units == 3
 
 
 def test_pixels_and_patches() -> None:
-    assert lay(gfo.Units(axis=(2, 3)), (2, 3), (2, 2)).unit == (0, 1, 2, 3)
-    ragged = lay(gfo.Units(axis=(2, 3), patch=(2, 3)), (2, 3), (3, 4)).unit
+    assert layout_of(gfo.Units(axis=(2, 3)), (2, 3), (2, 2)).unit == (0, 1, 2, 3)
+    ragged = layout_of(gfo.Units(axis=(2, 3), patch=(2, 3)), (2, 3), (3, 4)).unit
     assert ragged == (0, 0, 0, 1, 0, 0, 0, 1, 2, 2, 2, 3)
 
 

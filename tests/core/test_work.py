@@ -31,9 +31,9 @@ from gflowout.bench.work import (
     work_tables,
 )
 from gflowout.core import runner as drawing
+from gflowout.core.noise import Noise
 from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.shared_product import SharedProduct
-from gflowout.core.trajectory import Noise
 
 FILE = Path(__file__).parents[1] / "work.json"
 SLACK = {"operations": 0.03, "flops": 0.01, "allocated": 0.03, "peak": 0.03}
@@ -202,9 +202,8 @@ class TestMutations:
         run = drawing.Runner.run
 
         def again(self: drawing.Runner, draw: Any, trajectory: Any) -> Any:
-            args, kwargs = self.args, self.kwargs
             with torch.no_grad():
-                self.backbone(*args, **kwargs)
+                self.call.backbone(*self.call.args, **self.call.kwargs)
             return run(self, draw, trajectory)
 
         monkeypatch.setattr(drawing.Runner, "run", again)
@@ -223,12 +222,12 @@ class TestMutations:
         assert self.found("mlp-predict", "mc").rows["hidden.0.linear"] == DRAWS * 128
 
     def test_a_second_copy_of_the_batch(self, kept: dict[str, Any], monkeypatch: Any) -> None:
-        apply = gfo.sites.Site.apply
+        apply = gfo.Site.apply
 
         def copied(self: Any, activation: Tensor, *args: Any) -> Tensor:
             return apply(self, activation, *args).clone()
 
-        monkeypatch.setattr(gfo.sites.Site, "apply", copied)
+        monkeypatch.setattr(gfo.Site, "apply", copied)
         assert "allocated: " in self.grown(kept, "mlp-predict", "gflowout")
 
     def test_generators_called_once_per_draw(self, monkeypatch: Any) -> None:

@@ -1,7 +1,7 @@
 """Parts of attention networks: attention with padding, feed-forward layers, pooling of a sequence.
 
-Plain modules of tensors [batch, positions, width]. They know nothing of words, images or dropout
-masks; ordinary dropout stands in submodules of its own, so that it can be seen and switched off.
+Modules of tensors [batch, positions, width]. Ordinary dropout is a submodule of its own, so that it
+can be seen and switched off.
 """
 
 from __future__ import annotations
@@ -93,12 +93,6 @@ class MultiHeadAttention(nn.Module):
 
 def feed_forward(width: int, hidden: int, out: int, dropout: float = 0.0) -> nn.Sequential:
     """Linear, ReLU, ordinary dropout, linear.
-
-    Args:
-        width: Size of the input.
-        hidden: Size between the two linear maps.
-        out: Size of the output.
-        dropout: Rate of the dropout.
 
     Examples:
         >>> feed_forward(4, 16, 4)(torch.randn(2, 3, 4)).shape

@@ -1,7 +1,7 @@
 """From images to the regions that MCAN reads: a small convolutional net, patches, and both joined.
 
 An encoder maps images [batch, channels, height, width] to grid features [batch, regions,
-feature_size], regions row by row. Knows nothing of dropout masks or of files.
+feature_size], regions row by row.
 """
 
 from __future__ import annotations

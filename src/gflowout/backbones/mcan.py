@@ -2,8 +2,7 @@
 
 After Yu et al. 2019, "Deep Modular Co-Attention Networks for Visual Question Answering", in the
 form of their published code: the encoder-decoder cascade. One difference: their LayerNorm divides
-by the unbiased standard deviation plus 1e-6, ours is ``nn.LayerNorm``. Knows nothing of dropout
-masks, of files, or of where features come from.
+by the unbiased standard deviation plus 1e-6, ours is ``nn.LayerNorm``.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ def region_padding(features: Tensor) -> Tensor:
 class SelfAttentionLayer(nn.Module):
     """Self-attention and feed-forward layer, each added to its input and normalised.
 
-    Args:
-        width: Size of a position.
-        heads: Of the attention.
-        hidden: Size inside the feed-forward layer.
-        dropout: Rate of ordinary dropout inside both, not at their outputs.
+    Ordinary dropout is inside both, not at their outputs.
     """
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float = 0.0) -> None:
@@ -61,11 +56,7 @@ class SelfAttentionLayer(nn.Module):
 class GuidedAttentionLayer(nn.Module):
     """Self-attention, attention to another sequence and feed-forward layer, in that order.
 
-    Args:
-        width: Size of a position, in both sequences.
-        heads: Of both attentions.
-        hidden: Size inside the feed-forward layer.
-        dropout: Rate of ordinary dropout inside all three, not at their outputs.
+    Ordinary dropout is inside all three, not at their outputs.
     """
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float = 0.0) -> None:
@@ -156,13 +147,10 @@ class MCAN(nn.Module):
         self.vocabulary = checks.integer("vocabulary", vocabulary, low=2)
         self.answers = checks.integer("answers", answers, low=1)
         self.feature_size = checks.integer("feature_size", feature_size, low=1)
-        for name, value in (
-            ("layers", layers),
-            ("embedding_size", embedding_size),
-            ("reduction_hidden", reduction_hidden),
-            ("reduced", reduced),
-        ):
-            checks.integer(name, value, low=1)
+        checks.integer("layers", layers, low=1)
+        checks.integer("embedding_size", embedding_size, low=1)
+        checks.integer("reduction_hidden", reduction_hidden, low=1)
+        checks.integer("reduced", reduced, low=1)
         if embeddings is not None:
             embedding_size = _table_size(embeddings, vocabulary)
         block = (width, heads, hidden, dropout)
@@ -234,19 +222,10 @@ class MCAN(nn.Module):
             embeddings: As in :class:`MCAN`.
         """
         return cls(
-            vocabulary,
-            answers,
-            feature_size,
-            layers=2,
-            width=128,
-            heads=4,
-            hidden=256,
-            embedding_size=64,
-            reduction_hidden=128,
-            reduced=256,
-            dropout=dropout,
+            vocabulary, answers, feature_size, layers=2, width=128, heads=4, hidden=256,
+            embedding_size=64, reduction_hidden=128, reduced=256, dropout=dropout,
             embeddings=embeddings,
-        )
+        )  # fmt: skip
 
     def forward(
         self,
@@ -296,8 +275,8 @@ class MCAN(nn.Module):
                 f"tokens must have shape [{shape[0]}, words], as features has {shape}, got {words}"
             )
         # On an accelerator this would wait for it in every pass.
-        known = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
-        if known and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
+        readable = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
+        if readable and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
             raise ValueError(
                 f"tokens must be in [0, {self.vocabulary - 1}], the vocabulary of this network, "
                 f"got {int(tokens.min())} to {int(tokens.max())}"

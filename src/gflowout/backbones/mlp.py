@@ -97,11 +97,11 @@ class MLP(nn.Module):
 
 
 def _module(activation: Callable[[], nn.Module]) -> nn.Module:
-    made: object = None
+    module: object = None
     if callable(activation) and not isinstance(activation, nn.Module):
-        made = activation()
-    if not isinstance(made, nn.Module):
+        module = activation()
+    if not isinstance(module, nn.Module):
         raise TypeError(
             f"activation must make a new nn.Module when called, such as nn.ReLU, got {activation!r}"
         )
-    return made
+    return module

@@ -84,13 +84,7 @@ class ResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Conv-BatchNorm-ReLU-Conv-BatchNorm, plus the shortcut, then ReLU.
-
-    Args:
-        before: Channels of the input.
-        after: Channels of the output.
-        stride: Of the first convolution.
-    """
+    """Conv-BatchNorm-ReLU-Conv-BatchNorm, plus the shortcut, then ReLU."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -114,11 +108,6 @@ class BNConvBlock(nn.Module):
     """BatchNorm-ReLU-Conv-BatchNorm-ReLU-Conv, plus the shortcut.
 
     Where the shape changes, the shortcut is a convolution of the first activation.
-
-    Args:
-        before: Channels of the input.
-        after: Channels of the output.
-        stride: Of the first convolution.
     """
 
     def __init__(self, before: int, after: int, stride: int) -> None:

@@ -1,7 +1,4 @@
-"""How a backbone is called: its arguments, its output, and what a failed call says.
-
-All of it is learned from one example (:mod:`gflowout.core.probe`).
-"""
+"""How a backbone is called: its arguments, its output, and errors that explain a failed call."""
 
 from __future__ import annotations
 
@@ -9,8 +6,10 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gflowout.core import checks, tree
@@ -21,7 +20,7 @@ Kwargs = dict[str, Any]
 
 @dataclass(frozen=True)
 class CallSpec:
-    """How a backbone is called, as learned from ``example``.
+    """How a backbone is called, as learned from ``example`` (:mod:`gflowout.core.probe`).
 
     Attributes:
         shapes: Shape of every tensor argument of the example, by path.
@@ -69,109 +68,139 @@ class CallSpec:
                 checks.integer("shapes", size, low=0)
         checks.integer("footprint", self.footprint, low=1)
 
-    def prepare(self, backbone: nn.Module, args: Args, kwargs: Kwargs, copies: int) -> Any:
-        """Return the arguments for one pass, the batch repeated ``copies`` times."""
-        if copies > 1:
-            names = named_tensors(backbone, args, kwargs)
-            batched = {id(tensor) for path, tensor in names.items() if path in self.batched}
 
-            def fold(_: str, tensor: Tensor) -> Tensor:
-                if id(tensor) in batched:
-                    return tree.repeat(tensor, copies)
-                return tensor.clone() if self.mutates else tensor
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A backbone with the arguments of one call."""
 
-            return tree.map_tensors(fold, (args, kwargs))
-        return tree.clone((args, kwargs)) if self.mutates else (args, kwargs)
+    backbone: nn.Module
+    args: Args
+    kwargs: Kwargs
 
-    def batch_size(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> int | None:
-        """Return the size of a call's batch, or ``None`` if the example did not show it."""
-        named = named_tensors(backbone, args, kwargs)
-        sizes = [first_size(named[path]) or 1 for path in self.batched if path in named]
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensor arguments by path; see :func:`named_tensors`."""
+        return named_tensors(self.backbone, self.args, self.kwargs)
+
+    def kinds(self) -> str:
+        """Types of the arguments, for errors."""
+        return ", ".join(type(value).__name__ for value in [*self.args, *self.kwargs.values()])
+
+
+@dataclass(frozen=True, eq=False)
+class BoundCall(Call):
+    """A call of a wrapped backbone, which is called as ``spec`` says."""
+
+    spec: CallSpec
+
+    @cached_property
+    def batch_size(self) -> int | None:
+        """Size of the batch, or ``None`` if the example did not show which argument carries it."""
+        sizes = [first_size(self.tensors[path]) or 1 for path in self._batched]
         return max(sizes, default=None)  # an argument of one row is broadcast
 
-    def can_fold(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> bool:
-        """Tell whether this call has only arguments that the example had, of one batch size."""
-        named = named_tensors(backbone, args, kwargs)
-        sizes = {first_size(named[path]) for path in self.batched if path in named}
-        if not self.foldable or len(sizes) != 1 or not named.keys() <= self.shapes.keys():
+    @cached_property
+    def can_fold(self) -> bool:
+        """Whether the call has only arguments that the example had, of one batch size."""
+        sizes = {first_size(self.tensors[path]) for path in self._batched}
+        in_example = self.tensors.keys() <= self.spec.shapes.keys()
+        if not (self.spec.foldable and len(sizes) == 1 and in_example):
             return False
         # An argument that grew with the batch carries it, though the example could not show it.
         return not any(
-            first_size(tensor) in sizes and tuple(tensor.shape) != self.shapes[path]
-            for path, tensor in named.items()
-            if path not in self.batched
+            first_size(tensor) in sizes and tuple(tensor.shape) != self.spec.shapes[path]
+            for path, tensor in self.tensors.items()
+            if path not in self.spec.batched
         )
 
-    def real_positions(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> Tensor | None:
-        """Tell real positions from padding, [batch or 1, tokens] of bool; ``None`` if all count."""
-        if self.padding is None:
-            return None
-        given = named_tensors(backbone, args, kwargs).get(self.padding)
-        if given is None:
-            return None
-        return real_positions(self.padding, given, self.batch_size(backbone, args, kwargs))
+    @cached_property
+    def device(self) -> torch.device:
+        """Device of the first tensor argument."""
+        return tree.tensors((self.args, self.kwargs))[0][1].device
 
-    def check(self, args: Args, kwargs: Kwargs) -> None:
-        """Raise if a call has no tensor, a NumPy array, or an empty batch."""
-        for key, value in [*enumerate(args), *kwargs.items()]:
+    @property
+    def _batched(self) -> list[str]:
+        return [path for path in self.spec.batched if path in self.tensors]
+
+    def repeated(self, copies: int) -> tuple[Args, Kwargs]:
+        """Arguments for one pass, the batch repeated ``copies`` times."""
+        call: tuple[Args, Kwargs] = (self.args, self.kwargs)
+        if copies == 1:
+            return tree.clone(call) if self.spec.mutates else call
+        batched = {id(self.tensors[path]) for path in self._batched}
+
+        def fold(_: str, tensor: Tensor) -> Tensor:
+            if id(tensor) in batched:
+                return tree.repeat(tensor, copies)
+            return tensor.clone() if self.spec.mutates else tensor
+
+        folded: tuple[Args, Kwargs] = tree.map_tensors(fold, call)
+        return folded
+
+    def real_positions(self) -> Tensor | None:
+        """Positions that are no padding, [batch or 1, tokens] of bool; ``None`` if all count."""
+        mask = None if self.spec.padding is None else self.tensors.get(self.spec.padding)
+        if self.spec.padding is None or mask is None:
+            return None
+        return real_positions(self.spec.padding, mask, self.batch_size)
+
+    def check(self) -> None:
+        """Raise if the call has no tensor, a NumPy array, or an empty batch."""
+        for key, value in [*enumerate(self.args), *self.kwargs.items()]:
             if type(value).__module__ == "numpy" and hasattr(value, "shape") and value.shape:
                 raise TypeError(
                     f"argument {key!r} must be a torch.Tensor, got numpy.{type(value).__name__}; "
                     "use torch.as_tensor"
                 )
-        found = next(tree.tensors((args, kwargs)), None)
-        if found is None:
-            kinds = ", ".join(type(value).__name__ for value in [*args, *kwargs.values()])
+        tensors = tree.tensors((self.args, self.kwargs))
+        if not tensors:
             raise TypeError(
-                f"the model must be called with at least one torch.Tensor, got ({kinds})"
+                f"the model must be called with at least one torch.Tensor, got ({self.kinds()})"
             )
-        if found[1].dim() and found[1].shape[0] == 0:
-            raise ValueError(f"the batch is empty: got an input of shape {list(found[1].shape)}")
+        shape = tensors[0][1].shape
+        if len(shape) and shape[0] == 0:
+            raise ValueError(f"the batch is empty: got an input of shape {list(shape)}")
 
-    def explain(
-        self, backbone: nn.Module, args: Args, kwargs: Kwargs, error: Exception
-    ) -> Exception | None:
+    def explain(self, error: Exception) -> Exception | None:
         """After a failed pass, return a plain error if the arguments differ from the example."""
-        for path, tensor in named_tensors(backbone, args, kwargs).items():
-            if path not in self.shapes:
+        for path, tensor in self.tensors.items():
+            if path not in self.spec.shapes:
                 continue
-            expected_dtype = next((p.dtype for p in backbone.parameters()), tensor.dtype)
-            both_float = self.floating[path] and tensor.is_floating_point()
-            if both_float and tensor.dtype != expected_dtype and "dtype" in str(error):
+            floating, shape = self.spec.floating[path], self.spec.shapes[path]
+            dtype = next((p.dtype for p in self.backbone.parameters()), tensor.dtype)
+            both_float = floating and tensor.is_floating_point()
+            if both_float and tensor.dtype != dtype and "dtype" in str(error):
                 return TypeError(
-                    f"argument {path!r} must be of the backbone's dtype {expected_dtype}, got "
-                    f"{tensor.dtype}"
+                    f"argument {path!r} must be of the backbone's dtype {dtype}, got {tensor.dtype}"
                 )
-            if self.floating[path] != tensor.is_floating_point():
-                kind = "a floating-point" if self.floating[path] else "an integer"
+            if floating != tensor.is_floating_point():
+                kind = "a floating-point" if floating else "an integer"
                 return TypeError(
                     f"argument {path!r} must be {kind} tensor, as in `example`, got {tensor.dtype}"
                 )
-            if tuple(tensor.shape[1:]) != self.shapes[path][1:]:
-                expected = ["batch", *self.shapes[path][1:]]
+            if tuple(tensor.shape[1:]) != shape[1:]:
+                expected = ", ".join(map(str, ["batch", *shape[1:]]))
                 return ValueError(
                     f"argument {path!r} has shape {list(tensor.shape)}, the backbone was wrapped "
-                    f"with [{', '.join(map(str, expected))}] and fails on this one: {error}"
+                    f"with [{expected}] and fails on this one: {error}"
                 )
         return None
 
-    def explain_nan(self, backbone: nn.Module, args: Args, kwargs: Kwargs) -> ValueError | None:
-        """After a NaN in the output, return an error if an argument already held one."""
-        for path, tensor in named_tensors(backbone, args, kwargs).items():
+    def check_nan(self) -> None:
+        """After a NaN in the output, raise an error if an argument already held one."""
+        for path, tensor in self.tensors.items():
             count = int(tensor.isnan().sum()) if tensor.is_floating_point() else 0
             if count:
-                return ValueError(
+                raise ValueError(
                     f"argument {path!r} must hold no NaN, got {count} in a tensor of shape "
                     f"{list(tensor.shape)}"
                 )
-        return None
 
 
 def logits_of(output: Any) -> Tensor:
     """Return the output tensor of a backbone: itself, its ``logits``, or a tuple's first item.
 
     Examples:
-        >>> import torch
         >>> logits_of({"logits": torch.zeros(2, 3), "loss": None}).shape
         torch.Size([2, 3])
     """
@@ -194,13 +223,7 @@ def logits_of(output: Any) -> Tensor:
 def real_positions(name: str, given: Tensor, batch: int | None) -> Tensor:
     """Check the argument that tells real positions from padding; return where it is not 0.
 
-    Args:
-        name: Of the argument.
-        given: Its value.
-        batch: Size of the batch, if known.
-
     Examples:
-        >>> import torch
         >>> real_positions("attention_mask", torch.tensor([[1, 1, 0]]), batch=1)
         tensor([[ True,  True, False]])
     """
@@ -227,7 +250,7 @@ def named_tensors(backbone: nn.Module, args: Args, kwargs: Kwargs) -> dict[str, 
 
 
 def _signature(forward: Any) -> inspect.Signature:
-    """Signature of a bound method, worked out once for all its instances; or of what else it is."""
+    """Signature of a bound method, computed once for all its instances, or of any callable."""
     function = getattr(forward, "__func__", None)
     return inspect.signature(forward) if function is None else _without_self(function)
 

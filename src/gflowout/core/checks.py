@@ -1,8 +1,4 @@
-"""Validation of what users pass in: one wording for every error, raised at the door.
-
-Every message names the argument, shows what it got and says what it takes. Knows nothing of
-models, sites or methods.
-"""
+"""Validation of arguments: every error names the argument, what it got and what it takes."""
 
 from __future__ import annotations
 

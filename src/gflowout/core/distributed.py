@@ -2,8 +2,7 @@
 
 With ``torch.distributed`` each process (rank) sees its part of a joint batch. What a loss says of
 that batch as a whole must be agreed on: these few functions do it. None of them carries gradient,
-none is called while predicting, and all return what they got where a process is alone. Knows
-nothing of masks, methods or models.
+none is called while predicting, and all return what they got where a process is alone.
 """
 
 from __future__ import annotations
@@ -68,9 +67,6 @@ def among(group: dist.ProcessGroup | None) -> Iterator[None]:
 
 def from_first(values: Tensor) -> Tensor:
     """Return the first process's values; all must call this with the same shape.
-
-    Args:
-        values: Of any shape, without gradient.
 
     Examples:
         >>> from_first(torch.tensor([0.5]))

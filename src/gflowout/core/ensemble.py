@@ -1,8 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al. 2017): several models that predict as one.
-
-An ensemble adds no method and no masks of its own. It calls its members as any user would, and
-pools what they answer.
-"""
+"""Deep ensembles (Lakshminarayanan et al. 2017): several models that predict as one."""
 
 from __future__ import annotations
 
@@ -16,14 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import checks
-from gflowout.core.find_sites import SiteNames
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.members import check_members, check_same_sites, wrapped
 from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
+from gflowout.core.random import draw_seeds, global_copy
+from gflowout.core.sites import SiteNames
 from gflowout.core.wrap import wrap
+
+_NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
+"""Arguments of a Gaussian that say how its noise is found, not what a label is."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class EnsembleLosses(Losses):
         >>> losses = ensemble(x, y=y)
         >>> len(losses.members)
         3
-        >>> bool(losses.nll == sum(each.nll for each in losses.members))
+        >>> bool(losses.nll == sum(member.nll for member in losses.members))
         True
     """
 
@@ -106,12 +105,12 @@ class Ensemble(nn.Module):
             if isinstance(member, Ensemble):
                 raise TypeError(f"member {index} is an Ensemble: pass its members instead")
             if not isinstance(member, MaskedModel):
-                member = wrapped(index, member, likelihood, example)
+                member = _wrapped(index, member, likelihood, example)
             models.append(member)
-        check_members(models)
+        _check_members(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
-        self.weights = _shares_of(weights, len(models))
+        self.weights = _normalised(weights, len(models))
         self.training = any(model.training for model in models)
 
     @classmethod
@@ -158,30 +157,20 @@ class Ensemble(nn.Module):
             )
         checks.integer("members", members, low=1)
         checks.integer("seed", seed, low=0)
-        source = torch.Generator().manual_seed(seed)
         models = []
         with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
-            for own in torch.randint(2**62, (members,), generator=source).tolist():
-                torch.manual_seed(own)
-                models.append(
-                    wrap(
-                        build(),
-                        method,
-                        sites,
-                        likelihood=copy.deepcopy(likelihood),
-                        example=example,
-                        **options,
-                    )
-                )
+            for own_seed in draw_seeds(members, torch.Generator().manual_seed(seed)):
+                torch.manual_seed(own_seed)
+                net, own = build(), copy.deepcopy(likelihood)
+                models.append(wrap(net, method, sites, likelihood=own, example=example, **options))
         return cls(models)
 
     def forward(self, *args: Any, y: Tensor | None = None, **kwargs: Any) -> Any:
         """Run every member; with labels, return the losses that train all of them.
 
         One backward pass of ``total`` and one step of an optimiser move each member exactly as if
-        it were trained alone on the same batches. Masks, and a backbone's own dropout, are drawn
-        from PyTorch's random state by one member after the other, so they are not the ones that a
-        member would draw if it were alone.
+        it were trained alone on the same batches, but with other masks: members draw from PyTorch's
+        random state one after the other.
 
         Args:
             *args: Positional arguments of the backbones.
@@ -233,19 +222,11 @@ class Ensemble(nn.Module):
         if masks is not None:
             shares = self._shares(masks, samples)
         counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
-        if generator is None:  # or all members would draw the same
-            generator = torch.Generator()
-            generator.set_state(torch.get_rng_state())
+        kwargs |= {"chunk": chunk, "return_masks": return_masks}
+        # Without one of their own, all members would draw the same.
+        kwargs["generator"] = global_copy() if generator is None else generator
         parts = [
-            member.predict(
-                *args,
-                samples=count if share is None else None,
-                chunk=chunk,
-                generator=generator,
-                masks=share,
-                return_masks=return_masks,
-                **kwargs,
-            )
+            member.predict(*args, samples=count if share is None else None, masks=share, **kwargs)
             for member, share, count in zip(self.members, shares, counts, strict=True)
             if count
         ]
@@ -275,9 +256,9 @@ class Ensemble(nn.Module):
             **kwargs: As for :meth:`MaskedModel.inclusion`.
         """
         check_same_sites(self.members)
-        found = [each.inclusion(*args, samples=samples, **kwargs) for each in self.members]
-        masks = torch.cat([each.masks for each in found])
-        return Inclusion(masks, torch.tensor(self.weights), names or found[0].names)
+        parts = [model.inclusion(*args, samples=samples, **kwargs) for model in self.members]
+        masks = torch.cat([part.masks for part in parts])
+        return Inclusion(masks, torch.tensor(self.weights), names or parts[0].names)
 
     def parameter_groups(self, **rates: float) -> list[dict[str, Any]]:
         """Parameter groups for one optimiser: those of a single model, with all members in each.
@@ -288,10 +269,8 @@ class Ensemble(nn.Module):
         groups: dict[str, dict[str, Any]] = {}
         for member in self.members:
             for group in member.parameter_groups(**rates):
-                if group["name"] in groups:
-                    groups[group["name"]]["params"] += group["params"]
-                else:
-                    groups[group["name"]] = group
+                joined = groups.setdefault(group["name"], {**group, "params": []})
+                joined["params"] += group["params"]
         return list(groups.values())
 
     def allot(self, samples: int | None = None) -> list[int]:
@@ -307,8 +286,8 @@ class Ensemble(nn.Module):
             [15, 5, 0]
         """
         if samples is None:
-            silent = all(one.method.deterministic for one in self.members)
-            samples = len(self.members) if silent and self._even else 20
+            same = all(model.method.deterministic for model in self.members)
+            samples = len(self.members) if same and self._even else 20
         checks.integer("samples", samples, low=1)
         if self._even:
             return [-(-samples // len(self.members))] * len(self.members)
@@ -335,11 +314,7 @@ class Ensemble(nn.Module):
 
 
 def shares(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples in proportion to weights, by largest remainders.
-
-    Args:
-        weights: With a sum of 1.
-        samples: How many in all.
+    """Samples in proportion to weights, which sum to 1, by largest remainders.
 
     Examples:
         >>> shares([0.6, 0.39, 0.01], 20)
@@ -354,22 +329,81 @@ def shares(weights: Sequence[float], samples: int) -> list[int]:
     return counts
 
 
-def _shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """Weights that sum to 1."""
     if weights is None:
         return (1 / count,) * count
-    given = [checks.number("weights", float(weight), low=0) for weight in weights]
-    if len(given) != count:
-        raise ValueError(f"weights must hold one for each of {count} members, got {len(given)}")
-    total = sum(given)
+    numbers = [checks.number("weights", float(weight), low=0) for weight in weights]
+    if len(numbers) != count:
+        raise ValueError(f"weights must hold one for each of {count} members, got {len(numbers)}")
+    total = sum(numbers)
     if not 0 < total < math.inf:
         raise ValueError(f"weights must have a positive, finite sum, got {total}")
-    return tuple(weight / total for weight in given)
+    return tuple(number / total for number in numbers)
 
 
 def _total(losses: Sequence[Losses]) -> EnsembleLosses:
     scalars = {
-        name: torch.stack([getattr(one, name) for one in losses]).sum()
+        name: torch.stack([getattr(member, name) for member in losses]).sum()
         for name in ("total", "nll", "tb", "prior")
     }
     return EnsembleLosses(**scalars, masks=[], members=tuple(losses))
+
+
+def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
+    """Wrap a bare module as a model of method "none" without sites."""
+    if not isinstance(member, nn.Module):
+        raise TypeError(
+            f"member {index} must be a model from gfo.wrap or an nn.Module, got "
+            f"{type(member).__name__}"
+        )
+    if likelihood is None or example is None:
+        raise TypeError(
+            f"member {index} is a bare {type(member).__name__}: give likelihood= and example=, "
+            "or wrap it"
+        )
+    return wrap(member, "none", (), likelihood=copy.deepcopy(likelihood), example=example)
+
+
+def _check_members(models: Sequence[MaskedModel]) -> None:
+    """Raise unless models can be the members of one ensemble."""
+    if not models:
+        raise ValueError("members is empty: an ensemble needs at least one model")
+    owners: dict[int, int] = {}
+    for index, model in enumerate(models):
+        if _meaning(model.likelihood) != _meaning(models[0].likelihood):
+            raise ValueError(
+                f"members must have one likelihood, got {models[0].likelihood!r} for member 0 and "
+                f"{model.likelihood!r} for member {index}"
+            )
+        # Frozen parameters may be shared: nothing that one member learns reaches another.
+        learned = {name: part for name, part in model.named_parameters() if part.requires_grad}
+        for name, part in {"": model, "backbone": model.backbone, **learned}.items():
+            owner = owners.setdefault(id(part), index)
+            if owner != index:
+                what = repr(name) if name in learned else "the same module"
+                raise ValueError(
+                    f"members {owner} and {index} share {what}: every member needs weights of its "
+                    "own; copy.deepcopy one of them, or build it anew"
+                )
+
+
+def check_same_sites(models: Sequence[MaskedModel]) -> None:
+    """Raise unless masks of all models can stand side by side."""
+    sizes = [
+        {site.name: site.units * model.method.mask_parts for site in model.sites}
+        for model in models
+    ]
+    for index, size in enumerate(sizes):
+        if size != sizes[0]:
+            raise ValueError(
+                "masks can be pooled only if all members have masks of one size at the same sites, "
+                f"but member 0 has {sizes[0]} and member {index} has {size}; call each member's "
+                "own predict"
+            )
+
+
+def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
+    """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
+    config = likelihood.config()
+    return type(likelihood), {name: config[name] for name in config if name not in _NOISE}

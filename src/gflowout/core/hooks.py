@@ -1,31 +1,36 @@
 """Masks applied at every site while a backbone runs.
 
 Hooks exist only while a pass runs, so a backbone at rest is untouched: it can be copied, pickled,
-unwrapped or called on its own. This file does not know where masks come from.
+unwrapped or called on its own. What a pass changes beyond that (eval mode, PyTorch's fused
+attention) belongs to the whole process, and passes run in any number of threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from gflowout.core import tree
-from gflowout.core.modes import held
 from gflowout.core.sites import DROPOUTS, INPUT, Site
 
 Visit = Callable[[int, Tensor], Tensor]
 """``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
 
 
-class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
-    """Applies ``visit`` at every site while the backbone runs inside the ``with`` block.
+@contextlib.contextmanager
+def masked_pass(
+    backbone: nn.Module,
+    sites: Sequence[Site],
+    visit: Visit,
+    copies: int = 1,
+    parting: bool = False,
+) -> Iterator[None]:
+    """Apply ``visit`` at every site while the backbone runs inside the ``with`` block.
 
     Hooks act only in the thread that opened the block, so several threads can predict with one
     model at the same time. On a clean exit, a site that did not run is an error.
@@ -37,67 +42,54 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
         copies: Copies of the batch that the pass is over.
         parting: Whether these part at the first site, up to which a single one serves all.
     """
+    masking = _Masking(backbone, sites, visit, copies, parting)
+    handles, dropouts = [], []
+    for index, site in enumerate(sites):
+        if site.name == INPUT:
+            hook = masking.input_hook(index)
+            handles.append(backbone.register_forward_pre_hook(hook, with_kwargs=True))
+            continue
+        module = backbone.get_submodule(site.name)
+        if isinstance(module, DROPOUTS):
+            dropouts.append(module)
+        handles.append(module.register_forward_hook(masking.output_hook(index)))
+    resting = _modes.rest(dropouts)  # our masks stand in for their own
+    _modes.stop_fastpath()
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        _modes.wake(resting)
+        _modes.allow_fastpath()
+    if masking.done < len(sites):
+        raise ValueError(f"site {sites[masking.done].name!r} did not run in the forward pass")
+
+
+class _Masking:
+    """The hooks of one pass; for the arguments see :func:`masked_pass`."""
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        sites: Sequence[Site],
-        visit: Visit,
-        copies: int = 1,
-        parting: bool = False,
+        self, backbone: nn.Module, sites: Sequence[Site], visit: Visit, copies: int, parting: bool
     ) -> None:
-        self._copies = copies
-        self._parting = parting
+        self.done = 0
         self._backbone = backbone
         self._sites = sites
         self._visit = visit
-        self._done = 0
+        self._copies = copies
+        self._parting = parting
         self._thread = threading.get_ident()
-        self._handles: list[RemovableHandle] = []
-        self._resting: list[nn.Module] = []
 
-    def __enter__(self) -> MaskedPass:
-        dropouts = []
-        for index, site in enumerate(self._sites):
-            if site.name == INPUT:
-                hook = self._input_hook(index)
-                self._handles.append(
-                    self._backbone.register_forward_pre_hook(hook, with_kwargs=True)
-                )
-                continue
-            module = self._backbone.get_submodule(site.name)
-            if isinstance(module, DROPOUTS):
-                dropouts.append(module)
-            self._handles.append(module.register_forward_hook(self._output_hook(index)))
-        self._resting = held.rest(dropouts)  # our masks stand in for their own
-        held.stop_fastpath()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        held.wake(self._resting)
-        held.allow_fastpath()
-        if error is None and self._done < len(self._sites):
-            raise ValueError(
-                f"site {self._sites[self._done].name!r} did not run in the forward pass"
-            )
-
-    def _output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+    def output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return None
             activation = main_tensor(output, self._sites[index].name)
-            return replace_main(output, self._mask(index, activation))
+            return _replace_main(output, self._mask(index, activation))
 
         return hook
 
-    def _input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+    def input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return None
@@ -111,22 +103,22 @@ class MaskedPass(contextlib.AbstractContextManager["MaskedPass"]):
 
     def _mask(self, index: int, activation: Tensor) -> Tensor:
         site = self._sites[index]
-        if index < self._done:
+        if index < self.done:
             raise ValueError(
                 f"site {site.name!r} ran twice in one forward pass: give each place a submodule of "
                 "its own (an nn.Identity will do) and name those"
             )
-        if index > self._done:
+        if index > self.done:
             raise ValueError(
-                f"site {self._sites[self._done].name!r} did not run before {site.name!r}, as it "
+                f"site {self._sites[self.done].name!r} did not run before {site.name!r}, as it "
                 "did with `example`: sites must run in the same order in every pass"
             )
         site.check(activation)
-        self._done += 1
+        self.done += 1
         mask = self._visit(index, activation)
         parting = self._parting and index == 0
-        put_off = parting and not torch.is_grad_enabled() and self._read_by_linear(site)
-        return site.apply(activation, mask, self._copies, parting, put_off)
+        lazy = parting and not torch.is_grad_enabled() and self._read_by_linear(site)
+        return site.apply(activation, mask, self._copies, parting, lazy)
 
     def _read_by_linear(self, site: Site) -> bool:
         if site.consumer is None:
@@ -147,8 +139,8 @@ def main_tensor(output: Any, name: str) -> Tensor:
     return value
 
 
-def replace_main(output: Any, value: Tensor) -> Any:
-    """Return ``output`` with ``value`` where :func:`main_tensor` found its tensor."""
+def _replace_main(output: Any, value: Tensor) -> Any:
+    """Return ``output`` with ``value`` in place of its :func:`main_tensor`."""
     if isinstance(output, Tensor):
         return value
     if hasattr(output, "_replace"):
@@ -162,3 +154,73 @@ def input_tensor(args: Any, kwargs: Any) -> tuple[str, Tensor]:
         if tensor.is_floating_point():
             return path, tensor
     raise TypeError('site "input" needs a floating-point tensor among the inputs, found none')
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module in eval mode without calling its ``train`` methods, and back again."""
+    resting = _modes.rest(module.modules())
+    try:
+        yield
+    finally:
+        _modes.wake(resting)
+
+
+class _Modes:
+    """State outside a pass that passes change while they run, in any number of threads.
+
+    The first pass in changes it and the last one out restores it, so that a thread that is done
+    does not disturb one that is still running.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._resting: dict[nn.Module, int] = {}  # only while they rest
+        self._passes = 0
+        self._fastpath = True
+
+    def rest(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
+        """Put modules in eval mode, one by one; return those that :meth:`wake` is to restore."""
+        with self._lock:
+            taken = [module for module in modules if module.training or module in self._resting]
+            for module in taken:
+                self._resting[module] = self._resting.get(module, 0) + 1
+                _set_training(module, False)
+        return taken
+
+    def wake(self, modules: Iterable[nn.Module]) -> None:
+        """Put modules back in train mode unless another pass still needs them at rest."""
+        with self._lock:
+            for module in modules:
+                self._resting[module] -= 1
+                if self._resting[module] == 0:
+                    del self._resting[module]
+                    _set_training(module, True)
+
+    def stop_fastpath(self) -> None:
+        """Keep nn.TransformerEncoder off its fused path, which calls no submodule: no masks."""
+        with self._lock:
+            if self._passes == 0:
+                self._fastpath = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self._passes += 1
+
+    def allow_fastpath(self) -> None:
+        """Allow it again, as before, once no pass is left."""
+        with self._lock:
+            self._passes -= 1
+            if self._passes == 0:
+                torch.backends.mha.set_fastpath_enabled(self._fastpath)
+
+
+_modes = _Modes()
+"""The one of this process."""
+
+
+def _set_training(module: nn.Module, value: bool) -> None:
+    # nn.Module looks whether the value is a parameter, a module or a buffer: most of the time that
+    # a small prediction would spend here.
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        module.__dict__["training"] = value
+    else:
+        module.training = value

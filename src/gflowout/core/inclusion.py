@@ -1,7 +1,6 @@
 """Which units a posterior keeps: probabilities, with intervals, of single units and of sets.
 
-Everything here is worked out from drawn masks, so it holds for any method that draws 0 and 1. Where
-the masks come from is the business of :class:`gflowout.MaskedModel` and :class:`gflowout.Ensemble`.
+Everything is computed from drawn masks, so it holds for any method that draws 0 and 1.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ class Inclusion:
 
     Examples:
         >>> masks = torch.tensor([[1.0, 0, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0]])
-        >>> found = Inclusion(masks.reshape(1, 4, 1, 3), names=["age", "sex", "dose"])
-        >>> found.mean.tolist()
+        >>> inclusion = Inclusion(masks.reshape(1, 4, 1, 3), names=["age", "sex", "dose"])
+        >>> inclusion.mean.tolist()
         [1.0, 0.25, 0.5]
-        >>> found.subsets(1)
+        >>> inclusion.subsets(1)
         [(('age', 'dose'), 0.5)]
-        >>> found.expected_size
+        >>> inclusion.expected_size
         1.75
     """
 
@@ -159,15 +158,18 @@ class Inclusion:
         Args:
             count: How many sets at most.
         """
-        found: dict[tuple[int, ...], float] = {}
+        probability: dict[tuple[int, ...], float] = {}
         share = self.weights / (self.masks.shape[1] * self.masks.shape[2])
         for chain, weight in zip(self.masks.flatten(1, 2), share.tolist(), strict=True):
             kinds, numbers = chain.unique(dim=0, return_counts=True)
             for kind, number in zip(kinds, numbers.tolist(), strict=True):
                 units = tuple(kind.nonzero().flatten().tolist())
-                found[units] = found.get(units, 0.0) + weight * number
-        order = sorted(found, key=lambda units: (-found[units], units))[: _count(count)]
-        return [(tuple(self.names[unit] for unit in units), found[units]) for units in order]
+                probability[units] = probability.get(units, 0.0) + weight * number
+        order = sorted(probability, key=lambda units: (-probability[units], units))
+        return [
+            (tuple(self.names[unit] for unit in units), probability[units])
+            for units in order[: _count(count)]
+        ]
 
     def support(self, threshold: float = 0.5) -> Tensor:
         """Units whose inclusion probability is at least a threshold, [units] of bool."""
@@ -185,7 +187,7 @@ class Inclusion:
             >>> Inclusion(masks, names=["a", "copy of a", "b"]).any_of(["a", "copy of a"])
             1.0
         """
-        places = [list(self.names).index(checks.choice("name", one, self.names)) for one in names]
+        places = [list(self.names).index(checks.choice("name", name, self.names)) for name in names]
         kept = self.masks[..., places].amax(-1).double().mean((1, 2))
         return float(self.weights @ kept)
 

@@ -1,7 +1,7 @@
 """Likelihoods: what the backbone's output says about a label, p(y | output).
 
-Each checks labels at the door, scores them, encodes them for the mask posterior and turns outputs
-into what a user reads: probabilities, or means and variances. Knows nothing of masks.
+Each checks labels up front, scores them, encodes them for the mask posterior and turns outputs
+into what a user reads: probabilities, or means and variances.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Categorical(Likelihood):
             raise TypeError(f"y must be an integer tensor for {self}, got {y.dtype}")
         y = y.long()
         if values and y.numel():
-            low, high = (int(bound) for bound in self._known(y).aminmax())
+            low, high = (int(bound) for bound in self._classes(y).aminmax())
             if low < 0 or high >= self.classes:
                 raise ValueError(
                     f"y must be in [0, {self.classes - 1}] for {self}, got labels from {low} to "
@@ -110,16 +110,15 @@ class Categorical(Likelihood):
         """Log-probability of the labels."""
         _last_axis(self, output, self.classes)
         _shapes(self, output.shape[:-1], target)
-        known = self._known(target)
-        log_probabilities = F.log_softmax(_precise(output), -1)
-        scores = log_probabilities.gather(-1, known.unsqueeze(-1)).squeeze(-1)
+        index = self._classes(target).unsqueeze(-1)
+        scores = F.log_softmax(_precise(output), -1).gather(-1, index).squeeze(-1)
         if self.ignore_index is not None:
             scores = scores * (target != self.ignore_index)
         return _per_example(scores)
 
     def encode(self, target: Tensor) -> Tensor:
         """One-hot labels, averaged over any further axes, those to be ignored left out."""
-        one_hot = F.one_hot(self._known(target), self.classes).float()
+        one_hot = F.one_hot(self._classes(target), self.classes).float()
         if self.ignore_index is None:
             return one_hot.reshape(len(target), -1, self.classes).mean(1)
         counted = (target != self.ignore_index).unsqueeze(-1)
@@ -151,13 +150,39 @@ class Categorical(Likelihood):
         ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
         return {"classes": self.classes, **ignored}
 
-    def _known(self, y: Tensor) -> Tensor:
+    def _classes(self, y: Tensor) -> Tensor:
+        """Labels with class 0 in place of those to be ignored."""
         if self.ignore_index is None:
             return y
         return torch.where(y == self.ignore_index, torch.zeros_like(y), y)
 
 
-class Binary(Likelihood):
+class _YesNo(Likelihood):
+    """Base of likelihoods whose outputs are log-odds; soft labels are allowed."""
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log-probability of the labels of an example; the expected one for soft labels."""
+        log_odds = self._log_odds(output)
+        _shapes(self, log_odds.shape, target)
+        log_odds = _precise(log_odds)
+        target = target.to(log_odds.dtype)
+        return _per_example(-F.binary_cross_entropy_with_logits(log_odds, target, reduction="none"))
+
+    def samples(self, output: Tensor) -> Tensor:
+        """Probability of a yes, per label."""
+        return _precise(self._log_odds(output)).sigmoid()
+
+    def class_logits(self, output: Tensor) -> Tensor:
+        """Logits of no and yes, half of the log-odds each way, per label."""
+        half = _precise(self._log_odds(output)) / 2
+        return torch.stack((-half, half), -1)
+
+    @abstractmethod
+    def _log_odds(self, output: Tensor) -> Tensor:
+        """Check the shape of an output and return it in the shape of the labels."""
+
+
+class Binary(_YesNo):
     """Yes or no. Output [batch] or [batch, 1] of logits, label of the same shape in [0, 1].
 
     Examples:
@@ -174,23 +199,9 @@ class Binary(Likelihood):
             raise ValueError(f"y must have shape [{len(y)}] for {self}, got {list(y.shape)}")
         return _unit_interval(self, squeezed, values)
 
-    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Log-probability of the labels; the expected one for soft labels."""
-        output = self._log_odds(output)
-        _shapes(self, output.shape, target)
-        return _bernoulli(output, target)
-
     def encode(self, target: Tensor) -> Tensor:
         """Labels as -1 and 1."""
         return (2 * target - 1).unsqueeze(-1)
-
-    def samples(self, output: Tensor) -> Tensor:
-        """Probability of a yes."""
-        return _precise(self._log_odds(output)).sigmoid()
-
-    def class_logits(self, output: Tensor) -> Tensor:
-        """Logits of no and yes, half of the log-odds each way."""
-        return _two_sided(self._log_odds(output))
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
@@ -207,7 +218,7 @@ class Binary(Likelihood):
         return squeezed
 
 
-class MultiLabel(Likelihood):
+class MultiLabel(_YesNo):
     """Several yes-or-no labels. Output [batch, ..., labels] of logits, label alike in [0, 1].
 
     Args:
@@ -225,31 +236,20 @@ class MultiLabel(Likelihood):
 
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
         """Check that labels are in [0, 1]; soft labels are allowed."""
-        _label_axis(self, _tensor(y), self.labels)
+        _last_axis(self, _tensor(y), self.labels, label=True)
         return _unit_interval(self, y, values)
-
-    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Log-probability of all labels together; the expected one for soft labels."""
-        _last_axis(self, output, self.labels)
-        _shapes(self, output.shape, target)
-        return _per_example(_bernoulli(output, target))
 
     def encode(self, target: Tensor) -> Tensor:
         """Labels as -1 and 1, averaged over any further axes."""
         return (2 * target - 1).reshape(len(target), -1, self.labels).mean(1)
 
-    def samples(self, output: Tensor) -> Tensor:
-        """Probability of a yes, per label."""
-        _last_axis(self, output, self.labels)
-        return _precise(output).sigmoid()
-
-    def class_logits(self, output: Tensor) -> Tensor:
-        """Logits of no and yes, half of the log-odds each way, per label."""
-        return _two_sided(output)
-
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
         return {"labels": self.labels}
+
+    def _log_odds(self, output: Tensor) -> Tensor:
+        _last_axis(self, output, self.labels)
+        return output
 
 
 class Gaussian(Likelihood):
@@ -282,11 +282,8 @@ class Gaussian(Likelihood):
         super().__init__()
         self.dim = checks.integer("dim", dim, low=1)
         self.noise = checks.number("noise", noise, low=0, open_low=True)
-        for name, flag in (("learn_noise", learn_noise), ("heteroscedastic", heteroscedastic)):
-            if not isinstance(flag, bool):
-                raise TypeError(f"{name} must be True or False, got {flag!r}")
-        self.learn_noise = learn_noise
-        self.heteroscedastic = heteroscedastic
+        self.learn_noise = checks.boolean("learn_noise", learn_noise)
+        self.heteroscedastic = checks.boolean("heteroscedastic", heteroscedastic)
         self.label_size = dim
         if not heteroscedastic:
             start = torch.full((dim,), 2 * math.log(noise))
@@ -299,7 +296,7 @@ class Gaussian(Likelihood):
             raise TypeError(f"y must be a floating-point tensor for {self}, got {y.dtype}")
         if self.dim == 1 and y.dim() == 1:
             y = y.unsqueeze(-1)
-        _label_axis(self, y, self.dim)
+        _last_axis(self, y, self.dim, label=True)
         if values and not bool(y.isfinite().all()):
             raise ValueError(f"y must hold finite numbers for {self}, got NaN or infinity")
         return y
@@ -335,12 +332,8 @@ class Gaussian(Likelihood):
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
-        return {
-            "dim": self.dim,
-            "noise": self.noise,
-            "learn_noise": self.learn_noise,
-            "heteroscedastic": self.heteroscedastic,
-        }
+        names = ("dim", "noise", "learn_noise", "heteroscedastic")
+        return {name: getattr(self, name) for name in names}
 
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -380,18 +373,14 @@ def _unit_interval(likelihood: Likelihood, y: Tensor, values: bool) -> Tensor:
     return y
 
 
-def _last_axis(likelihood: Likelihood, output: Tensor, size: int) -> None:
-    if output.dim() < 2 or output.shape[-1] != size:
+def _last_axis(likelihood: Likelihood, value: Tensor, size: int, label: bool = False) -> None:
+    """Check the last axis of an output, or of a label."""
+    if value.dim() < 2 or value.shape[-1] != size:
+        shape = f"shape [batch, ..., {size}]"
         raise ValueError(
-            f"{likelihood} takes an output of shape [batch, ..., {size}], the backbone gives "
-            f"{list(output.shape)}"
-        )
-
-
-def _label_axis(likelihood: Likelihood, y: Tensor, size: int) -> None:
-    if y.dim() < 2 or y.shape[-1] != size:
-        raise ValueError(
-            f"y must have shape [batch, ..., {size}] for {likelihood}, got {list(y.shape)}"
+            f"y must have {shape} for {likelihood}, got {list(value.shape)}"
+            if label
+            else f"{likelihood} takes an output of {shape}, the backbone gives {list(value.shape)}"
         )
 
 
@@ -407,11 +396,6 @@ def _per_example(scores: Tensor) -> Tensor:
     return scores.flatten(1).sum(-1) if scores.dim() > 1 else scores
 
 
-def _bernoulli(output: Tensor, target: Tensor) -> Tensor:
-    output = _precise(output)
-    return -F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
-
-
 def _precise(value: Tensor) -> Tensor:
     """Single precision at least: log-likelihoods need it."""
     return value if value.dtype == torch.float64 else value.float()
@@ -419,8 +403,3 @@ def _precise(value: Tensor) -> Tensor:
 
 def _squeeze(value: Tensor) -> Tensor:
     return value.squeeze(-1) if value.dim() > 1 and value.shape[-1] == 1 else value
-
-
-def _two_sided(log_odds: Tensor) -> Tensor:
-    half = _precise(log_odds) / 2
-    return torch.stack((-half, half), -1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gflowout.core import checks, distributed
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Trajectory, known
+from gflowout.core.trajectory import Scored, Trajectory
 
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
@@ -30,7 +30,7 @@ DrawAhead = Callable[[Trajectory], list[Tensor] | None]
 class Score(Protocol):
     """Runs the backbone under masks from ``draw`` and scores the labels."""
 
-    def __call__(self, draw: DrawMask, copies: int = 1) -> Trajectory:
+    def __call__(self, draw: DrawMask, copies: int = 1) -> Scored:
         """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
 
     def weight(self, site: int) -> Tensor | None:
@@ -199,29 +199,49 @@ class Method(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def likelihood_losses(trajectory: Trajectory) -> Losses:
+def likelihood_losses(trajectory: Scored) -> Losses:
     """Losses of a method that trains the backbone only."""
-    nll = -known(trajectory.log_likelihood).mean()
+    nll = -trajectory.log_likelihood.mean()
     zero = nll.new_zeros(())
-    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=full_masks(trajectory))
+    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=trajectory.masks_by_draw())
 
 
-def regularised_losses(trajectory: Trajectory, prior: Tensor) -> Losses:
+def regularised_losses(trajectory: Scored, prior: Tensor) -> Losses:
     """Losses of a method that adds one regulariser to the negative log-likelihood."""
     plain = likelihood_losses(trajectory)
     return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
 
 
-def full_masks(trajectory: Trajectory) -> list[Tensor]:
-    """Masks per example, [batch, units], or [draws, batch, units] with several draws."""
-    examples = len(known(trajectory.log_likelihood))
-    masks = trajectory.full_masks(examples)
-    return [split_draws(mask, trajectory.copies).detach() for mask in masks]
+def balance_losses(
+    trajectory: Scored,
+    tb: Tensor,
+    log_q: Tensor,
+    log_reward: Tensor,
+    log_z: Tensor,
+    prior: Tensor | None = None,
+) -> Losses:
+    """Losses of a method whose posterior is trained by trajectory balance.
 
-
-def split_draws(values: Tensor, draws: int) -> Tensor:
-    """Reshape [draws * batch, ...] to [draws, batch, ...]; unchanged for one draw."""
-    return values if draws == 1 else values.reshape(draws, -1, *values.shape[1:])
+    Args:
+        trajectory: Of the step.
+        tb: Trajectory-balance loss.
+        log_q: Log-probability of the masks under the posterior, [draws * batch].
+        log_reward: Log of the unnormalised posterior, [draws * batch].
+        log_z: Estimate of the log evidence, [draws * batch].
+        prior: Loss of a learned prior, if there is one.
+    """
+    nll = -trajectory.log_likelihood.mean()
+    total = nll + tb
+    return Losses(
+        total=total if prior is None else total + prior,
+        nll=nll,
+        tb=tb,
+        prior=nll.new_zeros(()) if prior is None else prior,
+        masks=trajectory.masks_by_draw(),
+        log_q=trajectory.by_draw(log_q),
+        log_reward=trajectory.by_draw(log_reward),
+        log_z=trajectory.by_draw(log_z),
+    )
 
 
 def examples_in_training(train_size: int | None, batch: int) -> int:
@@ -252,7 +272,6 @@ def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
         keep: The keep rate, for ``"inverse"``.
 
     Examples:
-        >>> import torch
         >>> scaled(torch.tensor([[1.0, 0.0]]), "kept")
         tensor([[2., 0.]])
     """

@@ -15,19 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from gflowout.core import checks
+from gflowout.core import checks, given_masks
 from gflowout.core.call import CallSpec
+from gflowout.core.hooks import evaluating
 from gflowout.core.inclusion import Inclusion
-from gflowout.core.keys import inner, outer
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Method
-from gflowout.core.modes import evaluating
-from gflowout.core.predictive import Predictive
+from gflowout.core.method import DrawMask, Method
+from gflowout.core.noise import SeededNoise
+from gflowout.core.predictive import Predictive, settled
 from gflowout.core.random import draw_seeds
 from gflowout.core.runner import Runner
-from gflowout.core.scorer import Scorer, check_mask_values, masks_of_draws, masks_of_pass
+from gflowout.core.scorer import Scorer
 from gflowout.core.sites import INPUT, Site
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
+
+PREFIX = "gflowout"
+"""Where a wrapped model's state_dict keeps what wrapping added."""
 
 
 class MaskedModel(nn.Module):
@@ -102,21 +105,16 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if masks is not None and self.validate:
-            check_mask_values(masks, self.method.binary_masks)
+            given_masks.check_values(masks, self.method.binary_masks)
         if y is None:
             given = None
             if masks is not None:
-                parts = self.method.mask_parts
-                given = masks_of_pass(masks, self.sites, runner.batch_size(), parts)
+                given = given_masks.of_pass(masks, self.method, runner.call.batch_size)
             return runner.run(self.method.draw, Trajectory(given=given))
-        scorer = Scorer(
-            runner, self.likelihood, y, masks, values=self.validate, parts=self.method.mask_parts
-        )
+        scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
         if self.validate and math.isnan(losses.nll.item()):
-            plain = self.spec.explain_nan(self.backbone, args, kwargs)
-            if plain is not None:
-                raise plain
+            runner.call.check_nan()
         return losses
 
     @torch.no_grad()
@@ -151,8 +149,6 @@ class MaskedModel(nn.Module):
         """
         if "y" in kwargs:
             raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")
-        if masks is not None and self.validate:
-            check_mask_values(masks, self.method.binary_masks)
         if samples is not None:
             checks.integer("samples", samples, low=1)
         if chunk is not None:
@@ -162,42 +158,23 @@ class MaskedModel(nn.Module):
                 f"generator must be a torch.Generator or None, got {type(generator).__name__}"
             )
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
-        given = None
-        if masks is not None:
-            given = masks_of_draws(masks, self.sites, runner.batch_size(), self.method.mask_parts)
-        if given:  # a model without sites has none to give
-            if samples not in (None, len(given[0])):
-                raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
-            samples = len(given[0])
-        count = 20 if samples is None else samples
+        given = None if masks is None else self._given_draws(masks, samples, runner)
+        count = len(given[0]) if given else samples or 20
         seeds = draw_seeds(count, generator)
-        same = self.method.deterministic and not given
-        # Tensors of inference mode do not tell whether they were changed in place.
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-            evaluating(self),
-            runner.own_random_state(),
-        ):
-            outputs, drawn = runner.sample(
-                self.method.draw,
-                self.method.draw_ahead,
-                seeds[:1] if same else seeds,
-                chunk,
-                given,
-                return_masks,
-            )
-        if same:
-            outputs = outputs.expand(count, *outputs.shape[1:])
-            drawn = drawn and [mask.expand(count, *mask.shape[1:]) for mask in drawn]
-        if self.validate and bool(outputs.isnan().any()):
-            plain = self.spec.explain_nan(self.backbone, args, kwargs)
-            if plain is not None:
-                raise plain
-        self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
-        settled, likelihood = self.likelihood.settle(outputs.flatten(0, 1))
-        settled = settled.reshape(*outputs.shape[:2], *settled.shape[1:])
-        return Predictive(settled, likelihood, drawn)
+        return draw_predictive(
+            self, runner, seeds, chunk=chunk, given=given, return_masks=return_masks
+        )
+
+    def _given_draws(
+        self, masks: Sequence[Tensor], samples: int | None, runner: Runner
+    ) -> list[Tensor] | None:
+        """Given masks, [samples, batch, units] per site; ``None`` for a model without sites."""
+        if self.validate:
+            given_masks.check_values(masks, self.method.binary_masks)
+        given = given_masks.of_draws(masks, self.method, runner.call.batch_size)
+        if given and samples not in (None, len(given[0])):
+            raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
+        return given or None
 
     @torch.no_grad()
     def inclusion(
@@ -251,20 +228,20 @@ class MaskedModel(nn.Module):
 
     def _place(self, site: str | None) -> int:
         """Index of a site that may be left to choose."""
-        known = [each.name for each in self.sites]
-        if site is None and INPUT in known:
+        names = [place.name for place in self.sites]
+        if site is None and INPUT in names:
             site = INPUT
-        if site is None and len(known) == 1:
+        if site is None and len(names) == 1:
             return 0
         if site is None:
-            raise ValueError(f"site must be named, one of {', '.join(map(repr, known))}")
-        return known.index(checks.choice("site", site, known))
+            raise ValueError(f"site must be named, one of {', '.join(map(repr, names))}")
+        return names.index(checks.choice("site", site, names))
 
     def _shared_masks(self, samples: int, generator: torch.Generator | None) -> Any:
         """Masks that do not depend on inputs, [samples, units] per site, or ``None``."""
-        device = next((each.device for each in self.method.parameters()), torch.device("cpu"))
-        sources = [torch.Generator(device).manual_seed(s) for s in draw_seeds(samples, generator)]
-        return self.method.draw_ahead(Trajectory(noise=Noise(sources)))
+        device = next((tensor.device for tensor in self.method.parameters()), torch.device("cpu"))
+        noise = SeededNoise(draw_seeds(samples, generator), device)
+        return self.method.draw_ahead(Trajectory(noise))
 
     def set_options(self, **options: Any) -> None:
         """Change options of the method, for instance to let ``beta`` grow during training.
@@ -274,18 +251,11 @@ class MaskedModel(nn.Module):
         Args:
             **options: New values by name.
         """
-        current = {
-            field.name: getattr(self.method.options, field.name)
-            for field in dataclasses.fields(self.method.options)
-        }
-        kind = type(self.method.options)
-        fixed = [
-            name
-            for name, value in options.items()
-            if name in kind.STRUCTURAL and value != current.get(name)
-        ]
-        if fixed:
-            raise ValueError(f"{fixed[0]} is fixed by wrap: wrap the backbone again to change it")
+        kind, old = type(self.method.options), self.method.options
+        current = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        for name, value in options.items():
+            if name in kind.STRUCTURAL and value != current.get(name):
+                raise ValueError(f"{name} is fixed by wrap: wrap the backbone again to change it")
         self.method.options = kind.build(self.method.name, None, {**current, **options})
 
     def parameter_groups(
@@ -315,7 +285,8 @@ class MaskedModel(nn.Module):
         for name, parameter in self.method.named_parameters():
             (log_z if "log_z" in name.split(".") else generators).append(parameter)
         plain: dict[str, Any] = {}
-        fused = {"fused": True} if _on_known_device([*generators, *log_z]) else plain
+        devices = {parameter.device.type for parameter in (*generators, *log_z)}
+        fused = {"fused": True} if devices <= {"cpu", "cuda"} else plain
         groups = [
             ("backbone", list(self.backbone.parameters()), lr, weight_decay, plain),
             ("likelihood", list(self.likelihood.parameters()), lr, 0.0, plain),
@@ -354,9 +325,70 @@ class MaskedModel(nn.Module):
         return "\n".join(lines)
 
 
-def _on_known_device(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether optimisers have fused kernels where the parameters are."""
-    return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+def draw_predictive(
+    model: MaskedModel,
+    runner: Runner,
+    seeds: Sequence[int],
+    *,
+    draw: DrawMask | None = None,
+    chunk: int | None = None,
+    given: Sequence[Tensor] | None = None,
+    return_masks: bool = False,
+) -> Predictive:
+    """Run a model in eval mode, once per seed, and make a prediction of the outputs.
+
+    Args:
+        model: Is left as it was, as is PyTorch's random state.
+        runner: Holds the inputs.
+        seeds: One per draw.
+        draw: Draws a site's mask; the method's own ``draw`` if not given.
+        chunk: Draws per pass of the backbone at most; chosen if not given.
+        given: Masks to use instead of drawing, [draws, batch, units] per site.
+        return_masks: Keep the masks in the result.
+    """
+    method = model.method
+    same = method.deterministic and not given
+    # Tensors of inference mode do not tell whether they were changed in place.
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        evaluating(model),
+        runner.own_random_state(),
+    ):
+        outputs, masks = runner.sample(
+            draw or method.draw,
+            method.draw_ahead,
+            seeds[:1] if same else seeds,
+            chunk,
+            given,
+            return_masks,
+        )
+        if model.validate and bool(outputs.isnan().any()):
+            runner.call.check_nan()
+        model.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
+        return settled(outputs, model.likelihood, masks, len(seeds))
+
+
+def outer(key: str) -> str:
+    """The name in the state that users see, for a name inside the model.
+
+    Examples:
+        >>> outer("backbone.fc.weight"), outer("method.prior")
+        ('fc.weight', 'gflowout.method.prior')
+    """
+    head, _, rest = key.partition(".")
+    return rest if head == "backbone" else f"{PREFIX}.{key}"
+
+
+def inner(key: str) -> str:
+    """The name inside the model, for a name in the state that users see.
+
+    Examples:
+        >>> inner("fc.weight"), inner("gflowout.method.prior")
+        ('backbone.fc.weight', 'method.prior')
+    """
+    head, _, rest = key.partition(".")
+    return rest if head == PREFIX else f"backbone.{key}"
 
 
 def _rename_incompatible(model: MaskedModel, incompatible: _IncompatibleKeys) -> None:

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gflowout.core.noise import Noise
+
 Choose = Callable[[Tensor, slice], Tensor]
-"""``choose(logits of a block, its units) -> mask of the block``."""
+"""``choose(logits of a block, its units) -> mask of the block``, drawn or given."""
 
 SUMMARY = 64
 """Size of a :class:`MaskHistory`."""
@@ -127,6 +129,54 @@ def explore(
     return torch.addcmul(centre * (1 - scale), logits, scale)
 
 
+def given(mask: Tensor) -> Choose:
+    """Choose the units of a mask that is there already."""
+    return lambda _, part: mask[..., part]
+
+
+def drawing(noise: Noise, rows: int, units: int, like: Tensor) -> Choose:
+    """Choose by drawing from the logits.
+
+    Args:
+        noise: Of the pass.
+        rows: Masks per copy of the batch.
+        units: Units of the site.
+        like: Gives the device of the random numbers.
+    """
+    uniform = noise.uniform(rows, units, like)
+    return lambda logits, part: draw(logits, uniform[..., part])
+
+
+def exploring(
+    noise: Noise,
+    rows: int,
+    units: int,
+    like: Tensor,
+    centre: float | Tensor,
+    temperature: float,
+    epsilon: float,
+) -> Choose:
+    """Choose by drawing from the training policy; see :func:`explore` and :func:`drawing`.
+
+    Args:
+        noise: Of the pass.
+        rows: Masks per copy of the batch.
+        units: Units of the site.
+        like: Gives the device of the random numbers.
+        centre: Log-odds of the prior's keep rate, or of every unit's.
+        temperature: Divides the distance from ``centre``.
+        epsilon: Probability that a row takes a random mask at this site.
+    """
+    random = noise.uniform(rows, 1, like).squeeze(-1) < epsilon if epsilon else None
+    uniform = noise.uniform(rows, units, like)
+
+    def choose(logits: Tensor, part: slice) -> Tensor:
+        around = centre[part] if isinstance(centre, Tensor) else centre
+        return draw(explore(logits.detach(), around, temperature, random), uniform[..., part])
+
+    return choose
+
+
 class MaskHistory(nn.Module):
     """A running summary of the masks so far: the sum of one linear map of each.
 
@@ -203,7 +253,7 @@ class MaskPolicy(nn.Module):
 
         Args:
             inputs: [rows, size] each.
-            choose: Gives the mask of a block: drawn from its logits, or known.
+            choose: Gives the mask of a block.
 
         Returns:
             The mask, and its logits given the blocks before, [rows, units] each.
@@ -217,7 +267,7 @@ class MaskPolicy(nn.Module):
         if len(masks) == 1:
             return masks[0], logits[0]
         rows = masks[0].shape[:-1]
-        return torch.cat(masks, -1), torch.cat([one.expand(*rows, -1) for one in logits], -1)
+        return torch.cat(masks, -1), torch.cat([part.expand(*rows, -1) for part in logits], -1)
 
 
 def like(policies: nn.ModuleList) -> Tensor:

@@ -1,7 +1,6 @@
 """The result of a prediction: samples, their mean, and uncertainty scores as methods.
 
-How the samples are drawn is the business of :mod:`gflowout.core.runner`; the scores themselves are
-pure functions in :mod:`gflowout.uncertainty`.
+The scores themselves are pure functions in :mod:`gflowout.uncertainty`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gflowout.core import uncertainty
+from gflowout.core import tree, uncertainty
 from gflowout.core.likelihoods import Gaussian, Likelihood
 
 _AT_A_TIME = 2**17
-"""Elements of the outputs that the mean turns into probabilities at a time."""
+"""Elements of the outputs that are turned into probabilities or scores at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +55,10 @@ class Predictive:
     @cached_property
     def mean(self) -> Tensor:
         """Average over the samples of the probabilities (never of the logits), or of the means."""
-        draws = max(1, _AT_A_TIME * len(self.outputs) // max(1, self.outputs.numel()))
-        if "samples" in self.__dict__ or draws >= len(self.outputs):
+        parts = self._parts()
+        if "samples" in self.__dict__ or len(parts) == 1:
             return self.samples.mean(0)
         # Probabilities of all samples would take as much memory as the outputs once more.
-        starts = range(0, len(self.outputs), draws)
-        parts = (self.outputs[start : start + draws] for start in starts)
         sums = (self._per_output(self.likelihood.samples, part).sum(0) for part in parts)
         return reduce(torch.add, sums) / len(self.outputs)
 
@@ -99,10 +96,10 @@ class Predictive:
             raise ValueError(
                 f"parts must have the same number of samples, got from {counts[0]} to {counts[-1]}"
             )
-        known = [part.masks for part in parts if part.masks is not None]
+        with_masks = [part.masks for part in parts if part.masks is not None]
         masks = None
-        if len(known) == len(parts):
-            masks = [torch.cat(of_site, 1) for of_site in zip(*known, strict=True)]
+        if len(with_masks) == len(parts):
+            masks = [torch.cat(of_site, 1) for of_site in zip(*with_masks, strict=True)]
         return Predictive(torch.cat([p.outputs for p in parts], 1), parts[0].likelihood, masks)
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -112,8 +109,17 @@ class Predictive:
             y: Labels, as in training.
         """
         target = self.likelihood.target(y)
-        scores = torch.stack([self.likelihood.log_prob(output, target) for output in self.outputs])
-        return scores.logsumexp(0) - math.log(len(scores))
+
+        def scores(part: Tensor) -> Tensor:
+            labels = tree.repeat(target, len(part))
+            return self._per_output(lambda output: self.likelihood.log_prob(output, labels), part)
+
+        try:
+            all_scores = torch.cat([scores(part) for part in self._parts()])
+        except ValueError:
+            self.likelihood.log_prob(self.outputs[0], target)  # as the user sees it
+            raise
+        return all_scores.logsumexp(0) - math.log(len(self.outputs))
 
     def entropy(self) -> Tensor:
         """Total uncertainty; see :func:`gflowout.uncertainty.predictive_entropy`."""
@@ -192,6 +198,11 @@ class Predictive:
         values = function(outputs.flatten(0, 1))
         return values.reshape(*outputs.shape[:2], *values.shape[1:])
 
+    def _parts(self) -> tuple[Tensor, ...]:
+        """Outputs of some draws at a time, so that results in between stay small."""
+        draws = max(1, _AT_A_TIME * len(self.outputs) // max(1, self.outputs.numel()))
+        return torch.split(self.outputs, draws)
+
     def _regression(self, score: str) -> None:
         if not isinstance(self.likelihood, Gaussian):
             raise TypeError(
@@ -204,3 +215,28 @@ class Predictive:
             f"{score}() is for classes; for {self.likelihood} use variance(), "
             "epistemic_variance(), aleatoric_variance() or quantile()"
         )
+
+
+def settled(
+    outputs: Tensor,
+    likelihood: Likelihood,
+    masks: Sequence[Tensor] | None = None,
+    samples: int | None = None,
+) -> Predictive:
+    """A prediction of outputs, in a form that later training of the likelihood cannot change.
+
+    Args:
+        outputs: Of the backbone, [samples, batch, ...].
+        likelihood: What they mean.
+        masks: That were drawn, one [samples, batch, units] per site.
+        samples: Number of samples, where a single draw stands for all of them.
+
+    Examples:
+        >>> settled(torch.zeros(1, 2, 1), Gaussian(), samples=20)
+        Predictive(20 samples, mean [2, 1], Gaussian(dim=1, ..., heteroscedastic=True))
+    """
+    if samples is not None and samples > len(outputs):
+        outputs = outputs.expand(samples, *outputs.shape[1:])
+        masks = masks and [mask.expand(samples, *mask.shape[1:]) for mask in masks]
+    values, likelihood = likelihood.settle(outputs.flatten(0, 1))
+    return Predictive(values.reshape(*outputs.shape[:2], *values.shape[1:]), likelihood, masks)

@@ -1,7 +1,7 @@
-"""What one example call teaches: the sites in execution order, and how the backbone is called.
+"""Learn from one example call: the sites in execution order, and how the backbone is called.
 
-The example is run once as it is and once with its batch doubled. What the two show is kept; what
-they do not show is not assumed. Knows nothing of methods.
+The example is run once as it is and once with its batch doubled (:mod:`gflowout.core.trace`). What
+the two runs show is kept; what they do not show is not assumed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from gflowout.core import checks, tree
 from gflowout.core.call import (
     Args,
+    Call,
     CallSpec,
     Kwargs,
     first_size,
     logits_of,
-    named_tensors,
     real_positions,
 )
-from gflowout.core.hooks import MaskedPass
+from gflowout.core.hooks import masked_pass
 from gflowout.core.sites import DROPOUTS, INPUT, Site
 from gflowout.core.trace import Trace, close, doubled_call, quiet, trace_call
-from gflowout.core.units import Units, keep_rates, lay
+from gflowout.core.units import Units, keep_rates, layout_of
 
 _MOST_CANDIDATES = 4
 """Arguments of the size of the batch up to which all combinations are tried."""
@@ -46,72 +46,35 @@ def split_example(example: Any) -> tuple[Args, Kwargs]:
 
 
 def learn(
-    backbone: nn.Module,
-    names: Mapping[str, Units],
-    args: Args,
-    kwargs: Kwargs,
-    padding: str | None = None,
+    call: Call, names: Mapping[str, Units], padding: str | None = None
 ) -> tuple[list[Site], CallSpec, Tensor]:
     """Run the example; return the sites in execution order, how to call, and the output.
 
     Args:
-        backbone: The module to call.
+        call: Of the example.
         names: Sites, with what their units are.
-        args: Positional arguments of the example.
-        kwargs: Keyword arguments of the example.
         padding: Name of the argument that tells real positions from padding.
     """
-    named = named_tensors(backbone, args, kwargs)
-    if not named:
-        kinds = ", ".join(type(value).__name__ for value in [*args, *kwargs.values()])
-        raise TypeError(
-            f"example must hold at least one torch.Tensor, got ({kinds}); turn arrays into tensors "
-            "with torch.as_tensor"
-        )
-    for path, tensor in named.items():
-        if tensor.numel() == 0:
-            raise ValueError(
-                f"example must hold a batch of real inputs, got {path!r} of shape "
-                f"{list(tensor.shape)}"
-            )
+    _check_example(call)
     if padding is not None:
-        checks.choice("padding", padding, named)
-    pristine = tree.clone((args, kwargs))
-    copied = named_tensors(backbone, *pristine)
-    versions = {path: _version(tensor) for path, tensor in copied.items()}
-    try:
-        trace = trace_call(backbone, names, *pristine)
-    except Exception as error:
-        if str(error).startswith(("site ", "the backbone must")):
-            raise
-        raise ValueError(
-            f"the backbone failed on `example` ({_described(named)}): {error}"
-        ) from error
-    mutates = any(_version(tensor) != versions[path] for path, tensor in copied.items())
+        checks.choice("padding", padding, call.tensors)
+    trace, mutates = _run_example(call, names)
     batch = trace.output.shape[0]
-    for name in names:
-        if trace.runs.get(name, 0) != 1:
-            raise ValueError(
-                f"site {name!r} did not run in the forward pass of `example`"
-                if name not in trace.runs
-                else f"site {name!r} ran {trace.runs[name]} times in the forward pass of "
-                "`example`: give each place a submodule of its own and name those"
-            )
-    batched, doubled = _find_batched(backbone, trace, args, kwargs)
+    batched, doubled = _find_batched(call, trace)
     fixed, unfoldable = _compare(trace, doubled)
     sites = [
-        _with_consumer(_site(name, shape, units, batch, backbone, doubled), shape, readers)
+        _with_consumer(_site(name, shape, units, batch, call.backbone, doubled), shape, readers)
         for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
     ]
     if padding is not None:
-        tokens = real_positions(padding, named[padding], batch).shape[1]
+        tokens = real_positions(padding, call.tensors[padding], batch).shape[1]
         sites = [
             site.with_tokens(shape, tokens)
             for site, (_, shape, _) in zip(sites, trace.sites, strict=True)
         ]
     spec = CallSpec(
-        shapes={path: tuple(tensor.shape) for path, tensor in named.items()},
-        floating={path: tensor.is_floating_point() for path, tensor in named.items()},
+        shapes={path: tuple(tensor.shape) for path, tensor in call.tensors.items()},
+        floating={path: tensor.is_floating_point() for path, tensor in call.tensors.items()},
         batched=batched,
         foldable=doubled is not None,
         fixed=fixed,
@@ -122,10 +85,49 @@ def learn(
         parts_at_first_site=bool(sites)
         and doubled is not None
         and not trace.random
-        and _parts_at_first(backbone, sites[0], batched, doubled, args, kwargs),
+        and _parts_at_first(call, sites[0], batched, doubled),
         padding=padding,
     )
     return sites, spec, trace.output
+
+
+def _check_example(call: Call) -> None:
+    if not call.tensors:
+        raise TypeError(
+            f"example must hold at least one torch.Tensor, got ({call.kinds()}); turn arrays into "
+            "tensors with torch.as_tensor"
+        )
+    for path, tensor in call.tensors.items():
+        if tensor.numel() == 0:
+            raise ValueError(
+                f"example must hold a batch of real inputs, got {path!r} of shape "
+                f"{list(tensor.shape)}"
+            )
+
+
+def _run_example(call: Call, names: Mapping[str, Units]) -> tuple[Trace, bool]:
+    """Trace the example on a copy of its tensors; tell also whether the backbone changed them."""
+    copy = Call(call.backbone, *tree.clone((call.args, call.kwargs)))
+    versions = {path: _version(tensor) for path, tensor in copy.tensors.items()}
+    try:
+        trace = trace_call(copy, names)
+    except Exception as error:
+        if str(error).startswith(("site ", "the backbone must")):
+            raise
+        shapes = ", ".join(
+            f"{path}: {list(tensor.shape)} {tensor.dtype}" for path, tensor in call.tensors.items()
+        )
+        raise ValueError(f"the backbone failed on `example` ({shapes}): {error}") from error
+    for name in names:
+        runs = trace.runs.get(name, 0)
+        if runs == 0:
+            raise ValueError(f"site {name!r} did not run in the forward pass of `example`")
+        if runs > 1:
+            raise ValueError(
+                f"site {name!r} ran {runs} times in the forward pass of `example`: give each place "
+                "a submodule of its own and name those"
+            )
+    return trace, any(_version(tensor) != versions[path] for path, tensor in copy.tensors.items())
 
 
 def _site(
@@ -167,7 +169,7 @@ def _site(
             f"{axes[0]}) is the batch of {batch} that the backbone returns for `example`"
         )
     rate = float(module.p) if isinstance(module, DROPOUTS) else None
-    layout = lay(units, axes, tuple(shape[axis] for axis in axes))
+    layout = layout_of(units, axes, tuple(shape[axis] for axis in axes))
     keep = keep_rates(units, layout)
     plain = len(axes) == 1 and layout.unit == tuple(range(shape[axes[0]]))
     return Site(
@@ -211,40 +213,32 @@ def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int
     return dataclasses.replace(site, consumer=consumer)
 
 
-def _find_batched(
-    backbone: nn.Module, trace: Trace, args: Args, kwargs: Kwargs
-) -> tuple[tuple[str, ...], Trace | None]:
+def _find_batched(call: Call, trace: Trace) -> tuple[tuple[str, ...], Trace | None]:
     """Tell which arguments carry the batch: the fewest that may be doubled together.
 
     An argument of another meaning can happen to have the size of the batch. If nothing works, a
     single candidate is still taken for the batch.
     """
-    named = named_tensors(backbone, args, kwargs)
     batch = trace.output.shape[0]
-    candidates = [path for path, tensor in named.items() if first_size(tensor) == batch]
+    candidates = [path for path, tensor in call.tensors.items() if first_size(tensor) == batch]
     sizes = range(1, len(candidates) + 1) if len(candidates) <= _MOST_CANDIDATES else ()
     for size in sizes:
-        passes = {
-            chosen: _double(backbone, chosen, trace, args, kwargs)
-            for chosen in combinations(candidates, size)
-        }
+        passes = {chosen: _double(call, chosen, trace) for chosen in combinations(candidates, size)}
         working = {path for chosen, doubled in passes.items() if doubled for path in chosen}
         if working:  # more than one choice: an example of one row does not tell them apart
             chosen = tuple(path for path in candidates if path in working)
-            return chosen, passes.get(chosen) or _double(backbone, chosen, trace, args, kwargs)
+            return chosen, passes.get(chosen) or _double(call, chosen, trace)
     return tuple(candidates) if len(candidates) == 1 else (), None
 
 
-def _double(
-    backbone: nn.Module, batched: Sequence[str], trace: Trace, args: Args, kwargs: Kwargs
-) -> Trace | None:
+def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
     """Run the example with other rows added to its batch; return the pass if folding is safe.
 
     It is if the rows of the example come out as they did alone. Added rows must differ: a network
     that mixes the batch, with its mean say, would not notice copies.
     """
     try:
-        second = trace_call(backbone, {}, *doubled_call(backbone, batched, args, kwargs))
+        second = trace_call(doubled_call(call, batched), {})
     except Exception:
         return None
     batch = len(trace.output)
@@ -253,28 +247,21 @@ def _double(
     return second
 
 
-def _parts_at_first(
-    backbone: nn.Module,
-    first: Site,
-    batched: Sequence[str],
-    doubled: Trace,
-    args: Args,
-    kwargs: Kwargs,
-) -> bool:
+def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Trace) -> bool:
     """Repeat the doubled example at its first site; tell whether the output comes out repeated.
 
     What passes by the site has too few rows to fit what comes from it.
     """
     if first.batch_axis != 0:
         return False
-    args, kwargs = doubled_call(backbone, batched, args, kwargs)
+    call = doubled_call(call, batched)
 
     def keep(_: int, activation: Tensor) -> Tensor:
         return activation.new_ones(1, first.units)
 
     try:
-        with MaskedPass(backbone, [first], keep, copies=3, parting=True):
-            output = logits_of(quiet(backbone, args, kwargs)[0])
+        with masked_pass(call.backbone, [first], keep, copies=3, parting=True):
+            output = logits_of(quiet(call.backbone, call.args, call.kwargs)[0])
     except Exception:
         return False
     return close(output, tree.repeat(doubled.output, 3))
@@ -294,12 +281,6 @@ def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tupl
         elif empty or after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
             unfoldable.append(name)
     return tuple(fixed), tuple(unfoldable)
-
-
-def _described(named: Mapping[str, Tensor]) -> str:
-    return ", ".join(
-        f"{path}: {list(tensor.shape)} {tensor.dtype}" for path, tensor in named.items()
-    )
 
 
 def _version(tensor: Tensor) -> int:

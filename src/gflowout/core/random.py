@@ -35,22 +35,21 @@ def generator(seed: int, *words: str | int) -> torch.Generator:
 
 
 def draw_seeds(count: int, generator: torch.Generator | None = None) -> list[int]:
-    """Seeds for as many draws.
-
-    Args:
-        count: Number of draws.
-        generator: Their source; without one, PyTorch's random state is read and not moved.
+    """Seeds for as many draws; without a generator, PyTorch's random state is read and not moved.
 
     Examples:
-        >>> draw_seeds(2, torch.Generator().manual_seed(0)) == draw_seeds(
-        ...     2, torch.Generator().manual_seed(0)
-        ... )
+        >>> draw_seeds(2) == draw_seeds(2)
         True
     """
-    if generator is None:
-        generator = torch.Generator()
-        generator.set_state(torch.get_rng_state())
+    generator = global_copy() if generator is None else generator
     seeds: list[int] = torch.randint(
         2**62, (count,), generator=generator, device=generator.device
     ).tolist()
     return seeds
+
+
+def global_copy() -> torch.Generator:
+    """A generator with PyTorch's own random state, which it does not move."""
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return generator

@@ -6,20 +6,20 @@ is shared by all of them (:mod:`gflowout.core.prefix_cache`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import tree
-from gflowout.core.call import Args, CallSpec, Kwargs, logits_of
-from gflowout.core.hooks import MaskedPass
+from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, logits_of
+from gflowout.core.hooks import masked_pass
 from gflowout.core.method import DrawAhead, DrawMask
+from gflowout.core.noise import Noise, SeededNoise
 from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
 
 FOLDED_ELEMENTS = 3 * 2**18
 """Elements of the largest activation up to which folding draws into a batch pays on a CPU.
@@ -51,21 +51,19 @@ class Runner:
         args: Args,
         kwargs: Kwargs,
     ) -> None:
-        spec.check(args, kwargs)
-        self.backbone = backbone
         self.sites = sites
         self.spec = spec
-        self.args = args
-        self.kwargs = kwargs
-        self.real = spec.real_positions(backbone, args, kwargs)
+        self.call = BoundCall(backbone, args, kwargs, spec)
+        self.call.check()
+        self.real = None if spec.padding is None else self.call.real_positions()
 
     def run(self, draw: DrawMask, trajectory: Trajectory) -> Any:
         """Run the backbone under masks from ``draw`` and return its output as it comes."""
         trajectory.real = self.real
-        copies = trajectory.copies
+        copies, backbone = trajectory.copies, self.call.backbone
         parting = copies > 1 and self.spec.parts_at_first_site
         entering = 1 if parting else copies
-        args, kwargs = self.spec.prepare(self.backbone, self.args, self.kwargs, entering)
+        args, kwargs = self.call.repeated(entering)
         learning = torch.is_grad_enabled()
 
         def visit(site: int, activation: Tensor) -> Tensor:
@@ -76,10 +74,10 @@ class Runner:
                 return draw(site, activation, trajectory)
 
         try:
-            with MaskedPass(self.backbone, self.sites, visit, copies, parting):
-                return self.backbone(*args, **kwargs)
+            with masked_pass(backbone, self.sites, visit, copies, parting):
+                return backbone(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            plain = self.spec.explain(self.backbone, self.args, self.kwargs, error)
+            plain = self.call.explain(error)
             if plain is None:
                 if "argument" in str(error):
                     error.add_note(
@@ -89,20 +87,12 @@ class Runner:
                 raise
             raise plain from error
 
-    def batch_size(self) -> int | None:
-        """Size of the batch, if the example showed which argument carries it."""
-        return self.spec.batch_size(self.backbone, self.args, self.kwargs)
-
-    def can_fold(self) -> bool:
-        """Tell whether this call may be repeated along its batch axis."""
-        return self.spec.can_fold(self.backbone, self.args, self.kwargs)
-
-    @contextmanager
-    def own_random_state(self) -> Iterator[None]:
+    def own_random_state(self) -> AbstractContextManager[Any]:
         """Give a backbone that draws numbers itself a random state to do so, and put it back."""
-        devices = [self._device()] if self._device().type == "cuda" else []
-        with torch.random.fork_rng(devices, enabled=self.spec.random):
-            yield
+        if not self.spec.random:
+            return nullcontext()
+        device = self.call.device
+        return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
     def sample(
         self,
@@ -127,26 +117,28 @@ class Runner:
             Outputs, [draws, batch, ...], and masks, [draws, batch, units] per site, or ``None``.
         """
         outputs = torch.empty(0)
-        masks: list[list[Tensor]] = []
+        kept: list[list[Tensor]] = []
         most, parts = self._chunk(chunk), self.spec.parts_at_first_site
         several = len(seeds) > (most if parts else 1)
-        known, end = given, 0 if given is None else len(seeds)
-        with prefix_once(self.backbone, self.sites, self.spec, several) as prefix:
+        masks, end = given, 0 if given is None else len(seeds)
+        with prefix_once(self.call.backbone, self.sites, self.spec, several) as prefix:
             start = offset = 0
             while start < len(seeds):
                 if start == end:
                     end = min(start + most * -(-AHEAD // most), len(seeds))
-                    known, offset = ahead(Trajectory(noise=self._noise(seeds[start:end]))), start
+                    noise = SeededNoise(seeds[start:end], self.call.device)
+                    masks, offset = ahead(Trajectory(noise)), start
                 # Unless draws part at the first site, the first pass is a single one, so that the
                 # common layers run on one batch.
                 limit = 1 if start == 0 and prefix.active and not parts else most
                 copies = min(limit, end - start)
                 part = slice(start, start + copies)
-                rows = slice(start - offset, start - offset + copies)
-                trajectory = Trajectory(
-                    noise=self._noise(seeds[part]) if known is None else Noise(copies=copies),
-                    given=None if known is None else [mask[rows].flatten(0, -2) for mask in known],
-                )
+                if masks is None:
+                    trajectory = Trajectory(SeededNoise(seeds[part], self.call.device))
+                else:
+                    rows = slice(start - offset, start - offset + copies)
+                    own = [mask[rows].flatten(0, -2) for mask in masks]
+                    trajectory = Trajectory(Noise(copies=copies), own)
                 if self.spec.random:
                     torch.manual_seed(seeds[start])
                 prefix.start(1 if parts else copies)
@@ -160,50 +152,24 @@ class Runner:
                 outputs[part] = output.reshape(copies, batch, *output.shape[1:])
                 if keep_masks:
                     drawn = trajectory.full_masks(len(output))
-                    masks.append([mask.reshape(copies, batch, -1) for mask in drawn])
+                    kept.append([mask.reshape(copies, batch, -1) for mask in drawn])
                 start += copies
                 del trajectory, output  # not to be held while the next pass runs
-        joined = [torch.cat(parts) for parts in zip(*masks, strict=True)] if keep_masks else None
-        return outputs, joined
+        return outputs, [
+            torch.cat(site) for site in zip(*kept, strict=True)
+        ] if keep_masks else None
 
     def _chunk(self, chunk: int | None) -> int:
-        if not self.can_fold():
+        if not self.call.can_fold:
             return 1
         if chunk is not None:
             return chunk
-        batch = self.batch_size() or 1
-        return max(1, FOLDED_ELEMENTS // (batch * self.spec.footprint))
+        return max(1, FOLDED_ELEMENTS // ((self.call.batch_size or 1) * self.spec.footprint))
 
     def _beside(self, most: int, batch: int, outputs: Tensor) -> int:
         """Draws per pass once the result takes memory, too: down to half as many."""
         left = FOLDED_ELEMENTS - outputs.numel()
         return max(-(-most // 2), min(most, left // (max(1, batch) * self.spec.footprint)))
-
-    def _noise(self, seeds: Sequence[int]) -> Noise:
-        return Noise(_Generators(seeds, self._device()))
-
-    def _device(self) -> torch.device:
-        return next(tensor.device for _, tensor in tree.tensors((self.args, self.kwargs)))
-
-
-class _Generators(Sequence[torch.Generator]):
-    """One generator per seed, made when the first is asked for: not all methods ask."""
-
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._seeds = seeds
-        self._device = device
-        self._made: list[torch.Generator] = []
-
-    def __len__(self) -> int:
-        return len(self._seeds)
-
-    def __iter__(self) -> Iterator[torch.Generator]:
-        if not self._made:
-            self._made = [torch.Generator(self._device).manual_seed(seed) for seed in self._seeds]
-        return iter(self._made)
-
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
 
 
 def _full_precision(device: str) -> AbstractContextManager[Any]:

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from gflowout.core import atomic_io, checks
 from gflowout.core.ensemble import Ensemble
-from gflowout.core.keys import PREFIX
 from gflowout.core.likelihoods import LIKELIHOODS
-from gflowout.core.model import MaskedModel
-from gflowout.core.saved import FORMAT, KEY, Saved, parts_of, read
+from gflowout.core.model import PREFIX, MaskedModel
+from gflowout.core.saved_file import FORMAT, KEY, Saved, parts_of, read
 from gflowout.core.sites import INPUT, Site, input_size
 from gflowout.core.wrap import assemble
 
@@ -147,15 +146,15 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
             f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
             "backbones"
         )
-    models = [_assembled(one, own) for one, own in zip(saved, backbones, strict=True)]
+    models = [_assembled(*pair) for pair in zip(saved, backbones, strict=True)]
     result: MaskedModel | Ensemble = models[0]
     if ensemble:
         try:
             result = Ensemble(models, weights=weights or None)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(path)!r} has a damaged configuration: {error}") from error
-    for model, one in zip(models, saved, strict=True):  # from here on, nothing is left to refuse
-        model.load_state_dict(one.tensors, strict=one.whole)
+    for model, member in zip(models, saved, strict=True):  # all checks are done
+        model.load_state_dict(member.tensors, strict=member.whole)
     return result
 
 

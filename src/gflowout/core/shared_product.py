@@ -1,9 +1,9 @@
-"""A product with masks that is worked out by the layer that reads it.
+"""A lazily evaluated masked batch: the next linear layer applies the masks to its weights.
 
 One batch under many masks, each shared by the whole batch, is a tall matrix: draws x examples rows.
-A linear layer need not read it. It can take the masks into its weights, and then one product of the
-batch with all these weights gives the outputs of all draws. Any other operation gets the tall
-matrix as if nothing had been put off.
+A linear layer need not read it. It can multiply its weights with the masks, and then one product of
+the batch with all these weights gives the outputs of all draws. Any other operation gets the tall
+matrix.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class SharedProduct(Tensor):
     def __new__(cls, batch: Tensor, masks: Tensor) -> SharedProduct:
         """Make a tensor without storage that knows its factors."""
         shape = (len(masks) * len(batch), batch.shape[1])
-        made: SharedProduct = Tensor._make_wrapper_subclass(
+        product: SharedProduct = Tensor._make_wrapper_subclass(
             cls, shape, dtype=batch.dtype, device=batch.device
         )
-        made.batch, made.masks, made.value = batch, masks, None
-        return made
+        product.batch, product.masks, product.value = batch, masks, None
+        return product
 
     def __init__(self, batch: Tensor, masks: Tensor) -> None:
         super().__init__()
@@ -65,35 +65,30 @@ class SharedProduct(Tensor):
         return self.value
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Outputs of a linear layer, [draws * batch, outputs].
-
-        Args:
-            weight: [outputs, units].
-            bias: [outputs], if it has one.
-        """
+        """Outputs of a linear layer with ``weight`` [outputs, units], [draws * batch, outputs]."""
         draws, (rows, units), outputs = len(self.masks), self.batch.shape, len(weight)
-        made = self.batch.new_empty(draws, rows, outputs)
+        result = self.batch.new_empty(draws, rows, outputs)
         some = max(1, min(draws, _IN_CACHE // (outputs * units)))
         masked = self.batch.new_empty(some, outputs, units)
-        found = self.batch.new_empty(rows, some * outputs)
+        products = self.batch.new_empty(rows, some * outputs)
         for start in range(0, draws, some):
-            masks, into = self.masks[start : start + some], made[start : start + some]
+            masks, into = self.masks[start : start + some], result[start : start + some]
             if len(masks) < some:
-                masked, found = masked[: len(masks)], found[:, : len(masks) * outputs]
+                masked, products = masked[: len(masks)], products[:, : len(masks) * outputs]
             torch.mul(weight, masks.unsqueeze(1), out=masked)
-            torch.mm(self.batch, masked.flatten(0, 1).t(), out=found)
-            parts = found.view(rows, len(masks), outputs).transpose(0, 1)
+            torch.mm(self.batch, masked.flatten(0, 1).t(), out=products)
+            parts = products.view(rows, len(masks), outputs).transpose(0, 1)
             if bias is None:
                 into.copy_(parts)
             else:
                 torch.add(parts, bias, out=into)
-        return made.flatten(0, 1)
+        return result.flatten(0, 1)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do what a linear layer asks for by its weights, all else by the product itself."""
+        """Mask the weights of a linear layer; give all other operations the product itself."""
         if func is _aten.addmm.default and not kwargs:
             bias, product, weight = args
             if _pays(product, weight) and bias.dim() == 1 and type(bias) is not cls:

@@ -1,4 +1,4 @@
-"""A mask site: what its activation looks like, and how a mask meets it.
+"""Mask sites: how they are named, what their activations look like, how masks are applied.
 
 A site is a submodule whose output is multiplied by a mask, or the backbone's input.
 """
@@ -6,14 +6,18 @@ A site is a submodule whose output is multiplied by a mask, or the backbone's in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from gflowout.core.pooling import mean_of_real
+from gflowout.core import tree
+from gflowout.core.checks import suggest
 from gflowout.core.shared_product import SharedProduct
-from gflowout.core.units import Layout
+from gflowout.core.units import Layout, Units
 
 INPUT = "input"
 """The site name that stands for the backbone's own input."""
@@ -26,6 +30,11 @@ DROPOUTS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
+
+SiteNames = Sequence[str] | Mapping[str, int | Units | None] | None
+"""What users may say about sites; see :func:`find_sites`."""
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,6 @@ class Site:
         tokens: Axis of the positions that may be padding, if there is one; see :meth:`pool`.
 
     Examples:
-        >>> import torch
         >>> Site("conv1", units=8, axis=1, rank=4).spread(torch.ones(5, 8)).shape
         torch.Size([5, 8, 1, 1])
     """
@@ -86,8 +94,7 @@ class Site:
                 of a row without any is 0.
 
         Examples:
-            >>> import torch
-            >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
+                >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
             >>> h = torch.tensor([[[1.0], [3.0], [8.0]]])
             >>> site.pool(h, torch.tensor([[True, True, False]]))
             tensor([[2.]])
@@ -118,9 +125,7 @@ class Site:
     def with_tokens(self, shape: Sequence[int], tokens: int) -> Site:
         """This site, with its axis of positions if an example of it has one.
 
-        Args:
-            shape: Of the activation in the example.
-            tokens: Positions of the example.
+        ``shape`` is that of the activation in the example, ``tokens`` its number of positions.
         """
         others = self._others
         if len(others) != 1 or shape[others[0]] != tokens:
@@ -143,7 +148,7 @@ class Site:
         mask: Tensor,
         copies: int = 1,
         parting: bool = False,
-        put_off: bool = False,
+        lazy: bool = False,
     ) -> Tensor:
         """Multiply an activation by a mask.
 
@@ -153,12 +158,11 @@ class Site:
                 copy, [rows, units].
             copies: Copies of the batch in the result.
             parting: Whether the copies part here, and are the same up to here.
-            put_off: Whether a linear layer will read the product and no gradient is wanted: then
+            lazy: Whether a linear layer will read the product and no gradient is wanted: then
                 masks of whole copies are left to that layer (:mod:`gflowout.core.shared_product`).
 
         Examples:
-            >>> import torch
-            >>> site = Site("fc", units=2, axis=1, rank=2)
+                >>> site = Site("fc", units=2, axis=1, rank=2)
             >>> masks = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
             >>> site.apply(torch.ones(1, 2), masks, copies=2, parting=True)
             tensor([[1., 0.],
@@ -175,7 +179,7 @@ class Site:
         if self.batch_axis != 0:
             rows = mask if count == copies * batch else mask.repeat_interleave(batch, 0)
             return activation * self.spread(rows)
-        if put_off and parting and count == copies and self.rank == 2:
+        if lazy and parting and count == copies and self.rank == 2:
             return SharedProduct(activation, mask)
         rows = self.spread(mask.expand(copies, -1) if count == 1 else mask)
         rows = rows.reshape(copies, -1, *rows.shape[1:])
@@ -227,3 +231,118 @@ def weights_by_unit(module: nn.Module, units: int) -> Tensor:
         grouped = weight.reshape(module.groups, -1, *weight.shape[1:])
         return grouped.transpose(1, 2).flatten(0, 1)
     return weight.reshape(len(weight), units, -1).transpose(0, 1)
+
+
+def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Tensor:
+    """Average over one axis, for every example over its real positions alone.
+
+    Args:
+        values: Any number of copies of the batch, one after the other on ``batch_axis``.
+        real: Which positions are no padding, [batch or 1, positions] of bool.
+        batch_axis: Axis of the batch.
+        axis: Axis of the positions.
+
+    Returns:
+        ``values`` without ``axis``; 0 for an example that has no real position.
+
+    Examples:
+        >>> values = torch.tensor([[1.0, 3.0, 8.0], [1.0, 3.0, 8.0]])
+        >>> real = torch.tensor([[True, True, False], [False, False, False]])
+        >>> mean_of_real(values, real, batch_axis=0, axis=1)
+        tensor([2., 0.])
+    """
+    rows = tree.repeat(real, values.shape[batch_axis] // real.shape[0])
+    shape = [1] * values.dim()
+    shape[batch_axis], shape[axis] = rows.shape
+    where = (rows if batch_axis < axis else rows.T).reshape(shape)
+    precise = torch.promote_types(values.dtype, torch.float32)  # sums of half precision overflow
+    # Not a product: what stands at padded positions may be NaN.
+    sums = values.masked_fill(~where, 0).sum(axis, dtype=precise)
+    return (sums / where.sum(axis).clamp(min=1)).to(values.dtype)
+
+
+def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str, Units]:
+    """Resolve names and glob patterns to submodule names, each with what its units are.
+
+    Args:
+        backbone: The module to search.
+        sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
+            to the axis of the units, for shapes that cannot be told apart, or to
+            :class:`~gflowout.Units`; or ``None`` for every ``nn.Dropout*``.
+        empty: Whether ``sites=()``, no site at all, makes sense.
+
+    Returns:
+        Units by name; an axis of ``None`` is to be learned.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+        >>> list(find_sites(net, None))
+        ['2']
+        >>> list(find_sites(net, ["[01]"]))
+        ['0', '1']
+    """
+    modules = {name: module for name, module in backbone.named_modules() if name}
+    first_names = {module: name for name, module in modules.items()}
+    everything = dict(backbone.named_modules(remove_duplicate=False))
+    if sites is None:
+        dropouts = [name for name, module in modules.items() if isinstance(module, DROPOUTS)]
+        if not dropouts:
+            raise ValueError(
+                "sites=None turns every nn.Dropout* of the backbone into a site, but it has none; "
+                f"name the submodules whose output is to be masked: {_listed(modules)}"
+            )
+        return {name: Units() for name in dropouts}
+    if isinstance(sites, str) or not isinstance(sites, Sequence | Mapping):
+        raise TypeError(
+            f"sites must be a list of submodule names or patterns, got {sites!r}; "
+            f"write sites=[{sites!r}]"
+            if isinstance(sites, str)
+            else f"sites must be a list of submodule names, a mapping from names to the axis of "
+            f"their units or to gfo.Units, or None, got {type(sites).__name__}"
+        )
+    if not sites and not empty:
+        raise ValueError("sites is empty: name at least one submodule, or pass None")
+    resolved: dict[str, Units] = {}
+    for pattern in sites:
+        if not isinstance(pattern, str):
+            raise TypeError(f"sites must hold strings, got {pattern!r}")
+        units = _units(pattern, sites[pattern]) if isinstance(sites, Mapping) else Units()
+        if pattern == INPUT:
+            resolved[INPUT] = units
+            continue
+        if pattern in everything and everything[pattern] in first_names:
+            resolved[first_names[everything[pattern]]] = units
+            continue
+        matches = [
+            name
+            for name, module in modules.items()
+            if fnmatch.fnmatchcase(name, pattern) and not isinstance(module, _CONTAINERS)
+        ]
+        if not matches:
+            raise ValueError(
+                f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}"
+                f"{suggest(pattern, modules)}; it has {_listed(modules)}"
+            )
+        resolved |= dict.fromkeys(matches, units)
+    if INPUT in resolved and INPUT in modules:
+        raise ValueError(
+            f"sites: {INPUT!r} stands for the input of the backbone, which also has a submodule of "
+            "that name: rename the submodule"
+        )
+    return resolved
+
+
+def _units(name: str, value: Any) -> Units:
+    """Units of a site from what the user gave for it: an axis, units or nothing."""
+    if isinstance(value, Units):
+        return value
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(
+            f"sites: the axis of {name!r} must be an integer or gfo.Units, got {value!r}"
+        )
+    return Units(value)
+
+
+def _listed(names: Mapping[str, Any], most: int = 12) -> str:
+    shown = ", ".join(repr(name) for name in list(names)[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,6 +1,6 @@
-"""Runs of the example call, and what one shows: sites in execution order, shapes, readers.
+"""Run the example call under observation: sites in execution order, shapes, layers that read them.
 
-Observes only; what follows from it is concluded in :mod:`gflowout.core.probe`.
+:mod:`gflowout.core.probe` draws conclusions from what is recorded here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import tree
-from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
-from gflowout.core.hooks import MaskedPass, input_tensor, main_tensor
-from gflowout.core.modes import evaluating
+from gflowout.core.call import Args, Call, Kwargs, logits_of
+from gflowout.core.hooks import evaluating, input_tensor, main_tensor, masked_pass
 from gflowout.core.sites import INPUT, input_size
 from gflowout.core.units import Units
 
@@ -53,10 +52,8 @@ class Trace:
         self.random = False
 
 
-def trace_call(
-    backbone: nn.Module, names: Mapping[str, Units], args: Args, kwargs: Kwargs
-) -> Trace:
-    """Run the call once and note what it shows."""
+def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
+    """Run a call once and record what it shows, at the named sites above all."""
     trace = Trace()
     units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
     follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
@@ -66,8 +63,8 @@ def trace_call(
         wanted = names[name]
         axis = wanted.axis
         if axis is None and units is not None and activation.dim() > 2:
-            known, size = units
-            axis = known if activation.shape[known] == size else None
+            last_axis, size = units
+            axis = last_axis if activation.shape[last_axis] == size else None
             square = activation.dim() == 3 and activation.shape[1] == activation.shape[2]
             if axis == 1 and square and activation is not follows:
                 raise ValueError(
@@ -82,22 +79,23 @@ def trace_call(
     def hook_for(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             nonlocal units, follows
-            found = [tensor for _, tensor in tree.tensors(output)]
-            trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in found)
-            trace.largest = max([trace.largest, *(tensor.numel() for tensor in found)])
+            tensors = [tensor for _, tensor in tree.tensors(output)]
+            trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in tensors)
+            trace.largest = max([trace.largest, *(tensor.numel() for tensor in tensors)])
             size = input_size(module)
             if size is not None:
                 for later in trace.readers:
                     later.setdefault(name, size)
-            if found and found[0].dim() > 2:
+            if tensors and tensors[0].dim() > 2:
+                first = tensors[0]
                 if isinstance(module, _CHANNELS_FIRST):
-                    units = (1, found[0].shape[1])
+                    units = (1, first.shape[1])
                 elif isinstance(module, _FEATURES_LAST):
-                    units = (-1, found[0].shape[-1])
+                    units = (-1, first.shape[-1])
                 chained = follows is not None and len(args) == 1 and args[0] is follows
-                same = chained and found[0].shape == args[0].shape
+                same = chained and first.shape == args[0].shape
                 if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
-                    follows = found[0]
+                    follows = first
             if name in names:
                 record(name, main_tensor(output, name))
 
@@ -105,13 +103,13 @@ def trace_call(
 
     handles = [
         module.register_forward_hook(hook_for(name))
-        for name, module in backbone.named_modules()
+        for name, module in call.backbone.named_modules()
         if name
     ]
     try:
         if INPUT in names:
-            record(INPUT, input_tensor(args, kwargs)[1])
-        output, trace.random = quiet(backbone, args, kwargs)
+            record(INPUT, input_tensor(call.args, call.kwargs)[1])
+        output, trace.random = quiet(call.backbone, call.args, call.kwargs)
         trace.output = logits_of(output)
     finally:
         for handle in handles:
@@ -129,26 +127,23 @@ def quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
         torch.no_grad(),
         evaluating(backbone),
         torch.random.fork_rng(devices=[]),
-        MaskedPass(backbone, (), lambda index, activation: activation),
+        masked_pass(backbone, (), lambda index, activation: activation),
     ):
         before = torch.get_rng_state()
         output = backbone(*args, **kwargs)
         return output, not torch.equal(torch.get_rng_state(), before)
 
 
-def doubled_call(
-    backbone: nn.Module, batched: Sequence[str], args: Args, kwargs: Kwargs
-) -> tuple[Args, Kwargs]:
+def doubled_call(call: Call, batched: Sequence[str]) -> Call:
     """The example call with other rows added to its batch; a copy, which may be changed."""
-    named = named_tensors(backbone, args, kwargs)
-    inputs = {id(tensor) for path, tensor in named.items() if path in batched}
-    doubled: tuple[Args, Kwargs] = tree.map_tensors(
-        lambda _, tensor: (
-            torch.cat([tensor, _other_rows(tensor)]) if id(tensor) in inputs else tensor.clone()
-        ),
-        (args, kwargs),
-    )
-    return doubled
+    inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
+
+    def doubled(_: str, tensor: Tensor) -> Tensor:
+        if id(tensor) in inputs:
+            return torch.cat([tensor, _other_rows(tensor)])
+        return tensor.clone()
+
+    return Call(call.backbone, *tree.map_tensors(doubled, (call.args, call.kwargs)))
 
 
 def close(output: Tensor, expected: Tensor) -> bool:

@@ -1,21 +1,20 @@
 """Nested containers of tensors: the arguments and the outputs of arbitrary modules.
 
-Tuples, named tuples, lists, dicts and dataclasses are walked; everything else is a leaf. Knows
-nothing of sites or masks.
+Tuples, named tuples, lists, dicts and dataclasses are walked; everything else is a leaf.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 
-def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor in ``value`` with its path.
+def tensors(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
+    """Every tensor in ``value`` with its path.
 
     Examples:
         >>> import torch
@@ -23,10 +22,12 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         ['ids', 'rest.0']
     """
     if isinstance(value, Tensor):
-        yield path, value
-    else:
-        for key, child in _children(value):
-            yield from tensors(child, f"{path}.{key}" if path else str(key))
+        return [(path, value)]
+    return [
+        leaf
+        for key, child in _children(value)
+        for leaf in tensors(child, f"{path}.{key}" if path else str(key))
+    ]
 
 
 def map_tensors(function: Callable[[str, Tensor], Tensor], value: Any, path: str = "") -> Any:

@@ -1,7 +1,7 @@
 """What one unit of a site is: a feature, a group of features, a pixel, a patch, a token.
 
 :class:`Units` is what a user says of a site, :class:`Layout` what it means for an activation of
-known shape. Knows nothing of modules, methods or passes.
+known shape.
 """
 
 from __future__ import annotations
@@ -128,40 +128,35 @@ class Layout:
         return sums[:, : self.units] / self._count.to(values)
 
 
-def lay(units: Units, axes: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
-    """Number the units of an activation.
-
-    Args:
-        units: What the user wants.
-        axes: Of the activation, in rising order.
-        shape: Sizes on these axes.
+def layout_of(units: Units, axes: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
+    """Number the units on some axes, in rising order, of an activation.
 
     Examples:
-        >>> lay(Units(patch=2), (2, 3), (2, 4)).unit
+        >>> layout_of(Units(patch=2), (2, 3), (2, 4)).unit
         (0, 0, 1, 1, 0, 0, 1, 1)
     """
-    cell = _cells(units, shape)
-    count = max(cell) + 1
+    cells = _cells(units, shape)
+    count = max(cells) + 1
     owner, grouped = list(range(count)), set[int]()
     for group in units.groups:
-        members = [_cell("groups", each, count) for each in group]
+        members = [_cell("groups", member, count) for member in group]
         if not members:
             raise ValueError("groups must not hold an empty group")
-        for each in members:
-            if each in grouped:
-                raise ValueError(f"groups: cell {each} is named twice")
-            grouped.add(each)
-            owner[each] = members[0]
-    for each in (_cell("always", each, count) for each in units.always):
-        if each in grouped:
-            raise ValueError(f"always: cell {each} is in a group as well; name it once")
-        owner[each] = ALWAYS
+        for member in members:
+            if member in grouped:
+                raise ValueError(f"groups: cell {member} is named twice")
+            grouped.add(member)
+            owner[member] = members[0]
+    for kept in (_cell("always", cell, count) for cell in units.always):
+        if kept in grouped:
+            raise ValueError(f"always: cell {kept} is in a group as well; name it once")
+        owner[kept] = ALWAYS
     number = {ALWAYS: ALWAYS}
-    for each in owner:
-        number.setdefault(each, len(number) - 1)
+    for first in owner:
+        number.setdefault(first, len(number) - 1)
     if len(number) == 1:
         raise ValueError("always holds every cell, so that nothing is left to mask")
-    return Layout(axes, shape, tuple(number[owner[each]] for each in cell))
+    return Layout(axes, shape, tuple(number[owner[cell]] for cell in cells))
 
 
 def keep_rates(units: Units, layout: Layout) -> tuple[float, ...] | None:
@@ -169,7 +164,7 @@ def keep_rates(units: Units, layout: Layout) -> tuple[float, ...] | None:
 
     Examples:
         >>> units = Units(groups=[[0, 1]], keep=[0.2, 0.2, 0.9])
-        >>> keep_rates(units, lay(units, (1,), (3,)))
+        >>> keep_rates(units, layout_of(units, (1,), (3,)))
         (0.2, 0.9)
     """
     if units.keep is None:
@@ -179,19 +174,19 @@ def keep_rates(units: Units, layout: Layout) -> tuple[float, ...] | None:
         return (_rate(float(given)),) * layout.units
     if isinstance(given, str) or not hasattr(given, "__iter__"):
         raise TypeError(f"keep must be a rate, or one for each cell, got {given!r}")
-    cell = _cells(units, layout.shape)
-    rates = [float(rate) for rate in given]
-    if len(rates) != max(cell) + 1:
+    cells = _cells(units, layout.shape)
+    rates, count = [float(rate) for rate in given], max(cells) + 1
+    if len(rates) != count:
         raise ValueError(
-            f"keep must be one rate or one for each of the {max(cell) + 1} cells, got {len(rates)}"
+            f"keep must be one rate or one for each of the {count} cells, got {len(rates)}"
         )
-    found: dict[int, float] = {}
-    for each, unit in zip(cell, layout.unit, strict=True):
-        if unit != ALWAYS and found.setdefault(unit, _rate(rates[each])) != rates[each]:
+    keep: dict[int, float] = {}
+    for cell, unit in zip(cells, layout.unit, strict=True):
+        if unit != ALWAYS and keep.setdefault(unit, _rate(rates[cell])) != rates[cell]:
             raise ValueError(
-                f"keep must be the same within a group, got {found[unit]:g} and {rates[each]:g}"
+                f"keep must be the same within a group, got {keep[unit]:g} and {rates[cell]:g}"
             )
-    return tuple(found[unit] for unit in range(layout.units))
+    return tuple(keep[unit] for unit in range(layout.units))
 
 
 def _cells(units: Units, shape: tuple[int, ...]) -> list[int]:
@@ -201,13 +196,13 @@ def _cells(units: Units, shape: tuple[int, ...]) -> list[int]:
         raise ValueError(f"patch must have one side for each of {len(shape)} axes, got {sides}")
     steps = [1 if side is None else side for side in sides]
     counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
-    found = []
+    cells = []
     for place in itertools.product(*map(range, shape)):
         cell = 0
         for at, step, count in zip(place, steps, counts, strict=True):
             cell = cell * count + at // step
-        found.append(cell)
-    return found
+        cells.append(cell)
+    return cells
 
 
 def _cell(name: str, cell: int, count: int) -> int:

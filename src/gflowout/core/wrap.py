@@ -12,15 +12,13 @@ from typing import Any
 from torch import nn
 
 from gflowout.core import checks
-from gflowout.core.call import CallSpec
-from gflowout.core.find_sites import SiteNames, find
-from gflowout.core.keys import PREFIX
+from gflowout.core.call import Call, CallSpec
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.memory_format import warn_of_unsafe_layers
 from gflowout.core.method import METHODS
-from gflowout.core.model import MaskedModel
+from gflowout.core.model import PREFIX, MaskedModel
 from gflowout.core.probe import learn, split_example
-from gflowout.core.sites import Site
+from gflowout.core.sites import Site, SiteNames, find_sites
 
 RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_masks"})
 """Keywords that the wrapped model takes for itself."""
@@ -92,7 +90,7 @@ def wrap(
         raise TypeError(f"validate must be True or False, got {validate!r}")
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
-    names = find(backbone, sites, empty=METHODS[method].deterministic)
+    names = find_sites(backbone, sites, empty=METHODS[method].deterministic)
     args, kwargs = split_example(example)
     taken = RESERVED & kwargs.keys()
     if taken:
@@ -101,7 +99,7 @@ def wrap(
             f"{', '.join(sorted(RESERVED))}); give this argument of the backbone by position, or "
             "rename it"
         )
-    learned, spec, output = learn(backbone, names, args, kwargs, padding)
+    learned, spec, output = learn(Call(backbone, args, kwargs), names, padding)
     warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
     model = assemble(backbone, method, learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here

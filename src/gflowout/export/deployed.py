@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import tree, uncertainty
-from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
-from gflowout.core.ensemble import Ensemble
+from gflowout.core.call import Args, BoundCall, Kwargs, logits_of, named_tensors
+from gflowout.core.ensemble import Ensemble, check_same_sites
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
-from gflowout.core.members import check_same_sites
 from gflowout.core.model import MaskedModel
+from gflowout.core.noise import Noise
 from gflowout.core.runner import Runner
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
 from gflowout.export.noise import Hashed
 
 SEED = "seed"
@@ -273,7 +273,7 @@ class Deployed(nn.Module):
                 "the backbone draws random numbers of its own, also in eval mode: a seed could not "
                 "decide its answers"
             )
-        return member.spec.can_fold(member.backbone, *self.call())
+        return BoundCall(member.backbone, *self.call(), member.spec).can_fold
 
     def _mask_names(self) -> tuple[str, ...]:
         sites = self.members[0].sites

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gflowout.core.noise import Noise
 from gflowout.core.optional import require
-from gflowout.core.trajectory import Noise
 
 WORD = 0xFFFFFFFF
 TOP = 0xFFFFFF00

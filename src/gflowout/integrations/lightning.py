@@ -25,11 +25,11 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from gflowout.core import random  # noqa: E402
-from gflowout.core.find_sites import SiteNames  # noqa: E402
 from gflowout.core.likelihoods import Likelihood  # noqa: E402
 from gflowout.core.method import Losses  # noqa: E402
 from gflowout.core.model import MaskedModel  # noqa: E402
 from gflowout.core.predictive import Predictive  # noqa: E402
+from gflowout.core.sites import SiteNames  # noqa: E402
 from gflowout.core.wrap import wrap  # noqa: E402
 from gflowout.training.module import Unpack, apart, hits, inputs_of, unpack  # noqa: E402
 

@@ -1,7 +1,4 @@
-"""Numbers of all sites that methods keep: keep rates that masks start from, rates to be learned.
-
-One number per site or one per unit. Knows nothing of how masks are drawn.
-"""
+"""Numbers per site or per unit: keep rates that masks start from, and rates to be learned."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from gflowout.core import objectives
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Trajectory, known
+from gflowout.core.trajectory import Trajectory
 from gflowout.methods._policy import check_policy, check_sizes
 from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
@@ -119,35 +119,14 @@ class Combined(Method):
         """One pass; the log-quantities of the result are those of the own masks."""
         self.shared.options, self.own.options = self._parts()
         trajectory = score(self.draw_training, copies=self.options.draws)
-        log_likelihood, log_q, log_p, log_z = (
-            known(value)
-            for value in (
-                trajectory.log_likelihood,
-                trajectory.log_q,
-                trajectory.log_p,
-                trajectory.log_z,
-            )
-        )
-        reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
-        own = objectives.trajectory_balance(log_q, reward, log_z).mean()
+        log_q, log_p, log_z = trajectory.log_q, trajectory.log_p, trajectory.log_z
+        assert log_z is not None
         assert trajectory.shared is not None
-        evidence = reward - log_q.detach()
-        balance = self.shared.balance(trajectory.shared, evidence, beta=1.0)
-        shared = objectives.trajectory_balance(*balance).mean()
-        nll, prior = -log_likelihood.mean(), -log_p.mean()
-        log_q, reward, log_z = (
-            split_draws(value, trajectory.copies) for value in (log_q, reward, log_z)
-        )
-        return Losses(
-            total=nll + own + shared + prior,
-            nll=nll,
-            tb=own + shared,
-            prior=prior,
-            masks=full_masks(trajectory),
-            log_q=log_q,
-            log_reward=reward,
-            log_z=log_z,
-        )
+        reward = objectives.log_reward(trajectory.log_likelihood, log_p, self.options.beta)
+        own = objectives.trajectory_balance(log_q, reward, log_z).mean()
+        balance = self.shared.balance(trajectory.shared, reward - log_q.detach(), beta=1.0)
+        tb = own + objectives.trajectory_balance(*balance).mean()
+        return balance_losses(trajectory, tb, log_q, reward, log_z, prior=-log_p.mean())
 
     def _share(self, trajectory: Trajectory, walk: Walk) -> None:
         """Draw the shared masks of all sites and show them to the generators of the own ones."""

@@ -76,7 +76,7 @@ class ConcreteDropoutOptions(Options):
 
 
 class _Rates(NamedTuple):
-    """What a training pass needs of the rates, per site: worked out once for all of them."""
+    """What a training pass needs of the rates, per site: computed once for all of them."""
 
     logits: tuple[Tensor, ...]
     inverse_keep: tuple[Tensor, ...]

@@ -25,9 +25,10 @@ from torch.nn import functional as F
 
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled
+from gflowout.core.method import Losses, Method, Options, Score, scaled
+from gflowout.core.noise import Noise
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Noise, Trajectory, known
+from gflowout.core.trajectory import Trajectory
 from gflowout.methods._rates import Starts
 
 NARROWEST = 8
@@ -106,8 +107,8 @@ class Bernoulli:
             >>> Bernoulli.kl(torch.tensor([0.0, 0.0]), torch.tensor(0.0))
             tensor(0.)
         """
-        each = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
-        return each.sum(-1)
+        kl = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
+        return kl.sum(-1)
 
 
 class Gaussian:
@@ -128,8 +129,8 @@ class Gaussian:
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         """Log-density, summed over units."""
-        each = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
-        return 0.5 * each.sum(-1)
+        twice = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
+        return 0.5 * twice.sum(-1)
 
     @staticmethod
     def kl(logits: Tensor, prior: Tensor) -> Tensor:
@@ -233,7 +234,7 @@ class ContextualDropout(Method):
         """
         record = _Record()
         trajectory = score(partial(self.draw_training, record=record))
-        nll = -known(trajectory.log_likelihood)
+        nll = -trajectory.log_likelihood
         kl = self._per_site(record.kl)
         nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
         if self.options.noise == "bernoulli" and record.random and torch.is_grad_enabled():
@@ -241,7 +242,7 @@ class ContextualDropout(Method):
             with torch.no_grad():
                 pseudo = score(partial(self.draw_training, record=mirrored))
             costs = _costs(nll, kl)
-            pseudo_costs = _costs(-known(pseudo.log_likelihood), mirrored.kl)
+            pseudo_costs = _costs(-pseudo.log_likelihood, mirrored.kl)
             for site, (cost, pseudo_cost) in enumerate(zip(costs, pseudo_costs, strict=True)):
                 pair = record.random[site], record.logits[site], mirrored.logits[site]
                 for_nll, for_kl = arm(*pair, cost, pseudo_cost).mean(-1)
@@ -252,9 +253,9 @@ class ContextualDropout(Method):
             nll=nll_loss,
             tb=nll.new_zeros(()),
             prior=prior,
-            masks=full_masks(trajectory),
+            masks=trajectory.masks_by_draw(),
             log_q=trajectory.log_q,
-            log_reward=(known(trajectory.log_p) - nll).detach(),
+            log_reward=(trajectory.log_p - nll).detach(),
         )
 
     def prior_logits(self, site: int) -> Tensor:
@@ -284,9 +285,9 @@ def _costs(nll: Tensor, kl: list[Tensor]) -> list[Tensor]:
     """
     later = torch.zeros_like(nll)
     costs = []
-    for one in reversed(kl):
+    for of_site in reversed(kl):
         costs.append(torch.stack([nll.detach(), later]))
-        later = later + one.detach()
+        later = later + of_site.detach()
     return costs[::-1]
 
 

@@ -16,17 +16,10 @@ from torch import Tensor, nn
 
 from gflowout.core import checks, objectives, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, full_masks, scaled, split_draws
+from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Trajectory, known
-from gflowout.methods._policy import (
-    check_policy,
-    choosing,
-    exploring,
-    history_of,
-    history_sizes,
-    seen_of_earlier,
-)
+from gflowout.core.trajectory import Trajectory
+from gflowout.methods._policy import check_policy, exploring, history_of, history_sizes
 from gflowout.methods._rates import Starts
 
 
@@ -133,16 +126,15 @@ class GFlowOut(Method):
         """Draw from the exploring posterior; account for the mask under posterior and prior."""
         pooled, context = self._features(site, activation, trajectory)
         pooled = trajectory.every_copy(pooled)
-        by_posterior = seen_of_earlier(self.posterior_history, "posterior", trajectory, pooled)
-        by_prior = seen_of_earlier(self.prior_history, "prior", trajectory, pooled)
-        label = known(trajectory.label).to(pooled.dtype)
+        earlier = seen_by_prior = trajectory.earlier(pooled, self.posterior_history, "posterior")
+        if self.prior_history is not None:
+            seen_by_prior = trajectory.earlier(pooled, self.prior_history, "prior")
+        label = trajectory.label.to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
-        rows, units = trajectory.batch, self.sites[site].units
-        temper = exploring(self.options, self.starts.at(site), trajectory, rows, pooled)
-        choose = choosing(trajectory, site, rows, units, pooled, temper)
-        mask, posterior = self.posterior[site]([by_posterior, pooled, context, label], choose)
-        _, prior = self.prior[site]([by_prior, pooled, context], lambda _, part: mask[..., part])
+        choose = exploring(self, site, trajectory, trajectory.batch, pooled)
+        mask, posterior = self.posterior[site]([earlier, pooled, context, label], choose)
+        _, prior = self.prior[site]([seen_by_prior, pooled, context], policy.given(mask))
         trajectory.masks.append(mask)
         trajectory.add(policy.log_prob(mask, posterior), policy.log_prob(mask, prior))
         return scaled(mask, self.options.rescale).to(activation.dtype)
@@ -152,11 +144,11 @@ class GFlowOut(Method):
 
         def drawn() -> Tensor:
             pooled, context = self._features(site, activation, trajectory)
-            earlier = seen_of_earlier(self.prior_history, "prior", trajectory, pooled)
+            earlier = trajectory.earlier(pooled, self.prior_history, "prior")
             if context.shape[-1] or self.options.blocks > 1:  # inputs that differ between copies
                 pooled = trajectory.every_copy(pooled)
             units = self.sites[site].units
-            choose = choosing(trajectory, site, trajectory.batch, units, pooled)
+            choose = policy.drawing(trajectory.noise, trajectory.batch, units, pooled)
             mask: Tensor = self.prior[site]([earlier, pooled, context], choose)[0]
             return mask
 
@@ -166,35 +158,20 @@ class GFlowOut(Method):
     def step(self, score: Score) -> Losses:
         """One pass; each part of the loss reaches its own parameters only."""
         trajectory = score(self.draw_training, copies=self.options.draws)
-        log_likelihood, log_q, log_p = (
-            split_draws(known(value), trajectory.copies)
-            for value in (trajectory.log_likelihood, trajectory.log_q, trajectory.log_p)
-        )
-        reward = objectives.log_reward(log_likelihood, log_p, self.options.beta)
+        log_q, log_p, log_z = trajectory.log_q, trajectory.log_p, trajectory.log_z
+        reward = objectives.log_reward(trajectory.log_likelihood, log_p, self.options.beta)
         if self.options.sparsity:
-            kept = torch.cat(trajectory.masks, -1).sum(-1)
-            reward = reward - self.options.sparsity * split_draws(kept, trajectory.copies)
-        if trajectory.log_z is None:
+            reward = reward - self.options.sparsity * torch.cat(trajectory.masks, -1).sum(-1)
+        if log_z is None:
             if trajectory.copies < 2:
                 raise ValueError(
                     "masks must have shape [draws, batch, units] with at least 2 draws for log_z="
                     '"batch", which averages over the draws of one example'
                 )
-            log_z = objectives.batch_log_z(log_q, reward)
-        else:
-            log_z = split_draws(trajectory.log_z, trajectory.copies)
-        nll, prior = -log_likelihood.mean(), -log_p.mean()
+            by_draw = trajectory.by_draw(log_q), trajectory.by_draw(reward)
+            log_z = objectives.batch_log_z(*by_draw).flatten()
         tb = objectives.trajectory_balance(log_q, reward, log_z).mean()
-        return Losses(
-            total=nll + tb + prior,
-            nll=nll,
-            tb=tb,
-            prior=prior,
-            masks=full_masks(trajectory),
-            log_q=log_q,
-            log_reward=reward,
-            log_z=log_z,
-        )
+        return balance_losses(trajectory, tb, log_q, reward, log_z, prior=-log_p.mean())
 
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory

@@ -23,21 +23,19 @@ from gflowout.core.method import (
     Method,
     Options,
     Score,
+    balance_losses,
     examples_in_training,
-    full_masks,
     scaled,
-    split_draws,
 )
+from gflowout.core.noise import RecordedNoise
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Recorded, Trajectory, known
+from gflowout.core.trajectory import Trajectory
 from gflowout.methods._policy import (
     check_policy,
     check_sizes,
-    choosing,
     exploring,
     history_of,
     history_sizes,
-    seen_of_earlier,
 )
 from gflowout.methods._rates import Starts
 
@@ -170,8 +168,7 @@ class IDGFlowOut(Method):
             if self._whole and self.joint(trajectory):
                 self._agree(trajectory, like)
         rows = batch if trajectory.index is None else self._groups(batch)
-        temper = exploring(self.options, self.starts.at(site), trajectory, rows, like)
-        choose = choosing(trajectory, site, rows, self.sites[site].units, like, temper)
+        choose = exploring(self, site, trajectory, rows, like)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
         prior = policy.log_prob_at_rate(mask, self.starts.at(site) - self.options.sparsity)
@@ -188,7 +185,7 @@ class IDGFlowOut(Method):
 
         def drawn() -> Tensor:
             like, units = policy.like(self.posterior), self.sites[site].units
-            choose = choosing(trajectory, site, 1, units, like)
+            choose = policy.drawing(trajectory.noise, 1, units, like)
             return self._walk(site, trajectory.copies, trajectory, choose)[0]
 
         return trajectory.mask(site, drawn)
@@ -197,26 +194,15 @@ class IDGFlowOut(Method):
         """The masks of all sites: they depend on nothing but the masks before."""
         widths = [site.units for site in self.sites]
         drawn = trajectory.noise.uniform(1, sum(widths), policy.like(self.posterior))
-        trajectory.noise = Recorded(torch.split(drawn, widths, -1), trajectory.copies)
+        trajectory.noise = RecordedNoise(torch.split(drawn, widths, -1), trajectory.copies)
         return [self.walk(site, trajectory) for site in range(len(self.sites))]
 
     def step(self, score: Score) -> Losses:
         """One pass; each part of the loss reaches its own parameters only."""
         trajectory = score(self.draw_training, copies=self.options.draws)
-        log_likelihood, draws = known(trajectory.log_likelihood), trajectory.copies
-        log_q, reward, log_z = self.balance(trajectory, log_likelihood, self.options.beta)
-        nll = -log_likelihood.mean()
-        tb = objectives.trajectory_balance(log_q, reward, log_z).mean()
-        return Losses(
-            total=nll + tb,
-            nll=nll,
-            tb=tb,
-            prior=nll.new_zeros(()),
-            masks=full_masks(trajectory),
-            log_q=split_draws(trajectory.per_example(log_q), draws),
-            log_reward=split_draws(trajectory.per_example(reward), draws),
-            log_z=split_draws(trajectory.per_example(log_z), draws),
-        )
+        balance = self.balance(trajectory, trajectory.log_likelihood, self.options.beta)
+        tb = objectives.trajectory_balance(*balance).mean()
+        return balance_losses(trajectory, tb, *map(trajectory.per_example, balance))
 
     def balance(
         self, trajectory: Trajectory, evidence: Tensor, beta: float
@@ -228,19 +214,19 @@ class IDGFlowOut(Method):
             evidence: What each example says for its masks: its log-likelihood, [batch].
             beta: Scale of the evidence in the reward.
         """
-        log_q, log_p = known(trajectory.log_q), known(trajectory.log_p)
-        draws = trajectory.copies
+        log_q, draws = trajectory.log_q, trajectory.copies
         size = examples_in_training(self.options.train_size, len(evidence) // draws)
         means = _group_means(trajectory, evidence.detach())
         joint = self.joint(trajectory)
         if joint and self._whole:
             means = distributed.mean(means, len(evidence) // draws)
-        reward = objectives.log_reward(size * means, log_p, beta)
+        reward = objectives.log_reward(size * means, trajectory.log_p, beta)
         if self.options.log_z == "learned":
             return log_q, reward, self.log_z.expand_as(log_q)
         # With several draws, masks are compared on the same examples only.
-        split = split_draws(log_q, draws), split_draws(reward, draws)
-        log_z = objectives.batch_log_z(*split).reshape(log_q.shape)
+        shape = log_q.shape if draws == 1 else (draws, -1)
+        log_z = objectives.batch_log_z(log_q.reshape(shape), reward.reshape(shape))
+        log_z = log_z.reshape(log_q.shape)
         if joint and draws == 1:  # groups of all processes have the same target
             log_z = distributed.mean(log_z[:1], len(log_q)).expand_as(log_q)
         return log_q, reward, log_z
@@ -286,7 +272,7 @@ class IDGFlowOut(Method):
         widths = [width for site in self.sites for width in (*chance, site.units)]
         drawn = [trajectory.noise.uniform(1, width, like) for width in widths]
         numbers = torch.split(distributed.from_first(torch.cat(drawn, -1)), widths, -1)
-        trajectory.noise = Recorded(numbers, trajectory.copies)
+        trajectory.noise = RecordedNoise(numbers, trajectory.copies)
 
     def _groups(self, batch: int) -> int:
         size: int | None = self.options.group_size
@@ -300,7 +286,7 @@ class IDGFlowOut(Method):
         seen = []
         if self.options.hidden:
             like = policy.like(self.posterior).new_empty(rows, 0)
-            seen = [seen_of_earlier(self.history, "posterior", trajectory, like)]
+            seen = [trajectory.earlier(like, self.history, "posterior")]
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
 
@@ -321,7 +307,7 @@ def _group_means(trajectory: Trajectory, values: Tensor) -> Tensor:
         _, index = torch.unique(torch.cat(trajectory.masks, -1), dim=0, return_inverse=True)
         means = _mean_by(index, values, int(index.max()) + 1)
         return means[index]
-    return _mean_by(index, values, len(known(trajectory.log_q)))
+    return _mean_by(index, values, len(trajectory.log_q))
 
 
 def _mean_by(index: Tensor, values: Tensor, rows: int) -> Tensor:

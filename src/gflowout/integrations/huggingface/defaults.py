@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 
 from gflowout.core import checks
 from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
-from gflowout.core.find_sites import SiteNames
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.core.probe import split_example
+from gflowout.core.sites import SiteNames
 from gflowout.core.trace import quiet
 from gflowout.core.wrap import wrap
 from gflowout.methods import METHODS

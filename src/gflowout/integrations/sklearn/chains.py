@@ -23,9 +23,10 @@ from gflowout.core import random
 from gflowout.core.ensemble import shares
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
+from gflowout.core.noise import Noise
 from gflowout.core.optional import require
 from gflowout.core.predictive import Predictive
-from gflowout.core.trajectory import Noise, Trajectory
+from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.recipes import Recipe, annealed, decayed

@@ -1,7 +1,7 @@
-"""A saved file as it is read: models with their configuration, every value of it checked.
+"""Read a saved file: models with their configuration, every value of it checked.
 
-A file may come from anywhere, so nothing in it is taken for granted. Knows nothing of backbones:
-whether a file fits one is asked in :mod:`gflowout.core.serialization`.
+A file may come from anywhere, so nothing in it is taken for granted. Whether it fits a backbone is
+checked in :mod:`gflowout.core.serialization`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def read(path: Path) -> tuple[list[Saved], list[float] | None]:
     members = config["members"]
     if not isinstance(members, list) or not members:
         raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
-    saved = [Saved(f"member {at} of {where}", one, {}, whole) for at, one in enumerate(members)]
-    owners = {f"members.{at}.": one for at, one in enumerate(saved)}
+    saved = [Saved(f"member {at} of {where}", own, {}, whole) for at, own in enumerate(members)]
+    owners = {f"members.{at}.": member for at, member in enumerate(saved)}
     for key, tensor in tensors.items():
         prefix = ".".join(key.split(".", 2)[:2]) + "."
         if prefix not in owners:
@@ -130,7 +130,7 @@ def _site(saved: dict[str, Any]) -> Site:
     """A site from its fields, every one of them checked."""
     site = {**_checked_site(saved), "layout": None, "keep": None}
     if saved.get("layout") is not None:
-        layout = Layout(**{name: tuple(each) for name, each in saved["layout"].items()})
+        layout = Layout(**{name: tuple(values) for name, values in saved["layout"].items()})
         for axis in layout.axes:
             checks.integer("site axes", axis, low=0)
         for unit in layout.unit:
@@ -148,8 +148,8 @@ def _site(saved: dict[str, Any]) -> Site:
         site["layout"] = layout
     if saved.get("keep") is not None:
         rates = tuple(
-            checks.number("site keep", each, low=0, high=1, open_low=True, open_high=True)
-            for each in saved["keep"]
+            checks.number("site keep", rate, low=0, high=1, open_low=True, open_high=True)
+            for rate in saved["keep"]
         )
         if len(rates) != saved["units"]:
             raise ValueError(f"site keep must hold {saved['units']} rates, got {len(rates)}")

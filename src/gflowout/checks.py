@@ -1,0 +1,1 @@
+from gflowout.core.checks import *  # noqa: D100, F403

@@ -1,0 +1,147 @@
+"""Random numbers of a pass, which do not depend on how draws are split into passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+_MANY = 2**12
+"""Numbers of one draw and site from which :func:`from_words` is faster than PyTorch's own."""
+
+
+class Noise:
+    """Uniform and normal numbers for the masks of one pass.
+
+    Args:
+        generators: One per copy of the batch in the pass, or ``None`` for PyTorch's own state.
+        copies: Copies of the batch in the pass.
+
+    Examples:
+        >>> both = Noise([torch.Generator().manual_seed(seed) for seed in (1, 2)])
+        >>> second = Noise([torch.Generator().manual_seed(2)])
+        >>> like = torch.zeros(())
+        >>> torch.equal(both.uniform(3, 4, like)[3:], second.uniform(3, 4, like))
+        True
+    """
+
+    def __init__(
+        self, generators: Iterable[torch.Generator] | None = None, copies: int = 1
+    ) -> None:
+        self.generators = generators
+        self.copies = len(generators) if isinstance(generators, Sequence) else copies
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return [copies * rows, units] numbers in [0, 1), on the device of ``like``.
+
+        Always in single precision: half would be too coarse, and one seed gives one set of masks
+        whatever the precision of the model. A CPU makes random bits one word after the other, so
+        many numbers are made of fewer bits; see :func:`from_words`.
+
+        Args:
+            rows: Rows per copy of the batch.
+            units: Columns.
+            like: Gives the device.
+        """
+        count = rows * units
+        if count < _MANY or like.device.type != "cpu":
+            return self._numbers(torch.rand, rows, units, like)
+        words = torch.empty(self.copies, -(-count // 4) + 1, dtype=torch.int64)
+        if self.generators is None:
+            words.random_(-(2**63), None)
+        else:
+            for part, generator in zip(words, self.generators, strict=True):
+                part.random_(-(2**63), None, generator=generator)
+        return from_words(words, count).reshape(-1, units)
+
+    def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return as many standard normal numbers, also in single precision."""
+        return self._numbers(torch.randn, rows, units, like)
+
+    def _numbers(self, draw: Callable[..., Tensor], rows: int, units: int, like: Tensor) -> Tensor:
+        if self.generators is None:
+            return draw(self.copies * rows, units, device=like.device, dtype=torch.float32)
+        parts = [
+            draw(rows, units, device=like.device, dtype=torch.float32, generator=generator)
+            for generator in self.generators
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class SeededNoise(Noise):
+    """Numbers of draws that depend on nothing but the seed of each.
+
+    Args:
+        seeds: One per draw.
+        device: Where the generators are.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        super().__init__(_Generators(seeds, device), len(seeds))
+
+
+class _Generators(Iterable[torch.Generator]):
+    """One generator per seed, made when the first is asked for: not all methods ask."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self._seeds = seeds
+        self._device = device
+        self._generators: list[torch.Generator] = []
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        if not self._generators:
+            self._generators = [
+                torch.Generator(self._device).manual_seed(seed) for seed in self._seeds
+            ]
+        return iter(self._generators)
+
+
+class RecordedNoise(Noise):
+    """Uniform numbers that were drawn before, handed out in the order in which they were.
+
+    Args:
+        numbers: One [copies * rows, units] per call of ``uniform``.
+        copies: Copies of the batch in the pass.
+
+    Examples:
+        >>> noise = RecordedNoise([torch.tensor([[0.25, 0.75]])], copies=1)
+        >>> noise.uniform(1, 2, torch.zeros(()))
+        tensor([[0.2500, 0.7500]])
+    """
+
+    def __init__(self, numbers: Iterable[Tensor], copies: int) -> None:
+        super().__init__(copies=copies)
+        self.numbers = iter(numbers)
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return the next numbers, which must have been drawn for this shape."""
+        numbers = next(self.numbers)
+        assert numbers.shape == (self.copies * rows, units), (numbers.shape, rows, units)
+        return numbers
+
+
+def from_words(words: Tensor, count: int) -> Tensor:
+    """Uniform numbers in [0, 1), four from each random word of 64 bits.
+
+    A number has 16 bits of its own; the 8 below them are common to its row, from the row's last
+    word. So each is uniform over the multiples of 2**-24, as those of ``torch.rand`` are, and rare
+    events keep their probability. Two numbers of a row are independent but for the common
+    bits: probabilities of pairs of events u < a and u' < b are a * b within 2**-32.
+
+    Args:
+        words: [rows, at least count / 4 + 1] of int64.
+        count: Numbers per row.
+
+    Returns:
+        [rows, count].
+
+    Examples:
+        >>> from_words(torch.tensor([[0, 0], [2**62, 128]]), 4)
+        tensor([[0.5000, 0.5000, 0.5000, 0.5000],
+                [0.5000, 0.5000, 0.5000, 0.7500]])
+    """
+    own = words[:, :-1].view(torch.int16)[:, :count]  # from -2**15 on
+    common = (words[:, -1:] & 255).to(torch.float32)
+    # All sums and products are exact: they need 24 bits.
+    return own.to(torch.float32).mul_(2**-16).add_(common.add_(2**23).mul_(2**-24))
