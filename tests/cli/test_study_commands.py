@@ -23,7 +23,7 @@ from gflowout.app.config import ConfigError
 from gflowout.cli import commands
 from gflowout.runs import Run, locks, read
 from gflowout.studies.framework import files, summary
-from gflowout.studies.framework import plan as estimates
+from gflowout.studies.framework import plan as planning
 from gflowout.tuning import read_space
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -311,19 +311,19 @@ def test_the_old_study_is_still_there():
 
 
 def test_cost_is_measured_on_two_epochs(monkeypatch):
-    assert estimates.start_up() > 0.2  # a process that imports torch
-    monkeypatch.setattr(estimates, "start_up", lambda: 0.25)
+    assert planning.start_up() > 0.2  # a process that imports torch
+    monkeypatch.setattr(planning, "start_up", lambda: 0.25)
     clock = [0.0]  # which moves when the work sleeps, so that a busy machine changes nothing
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     run = Run("s", "mc", "d", 0, {"fit.epochs": 10, "before": 0.3, "epoch": 0.1, "tells": True})
-    price = estimates.measure(run, "tuning_work:epochs")
+    price = planning.measure(run, "tuning_work:epochs")
     assert price.seconds == pytest.approx(0.25 + 0.3 + 10 * 0.1, abs=1e-3)
     silent = Run("s", "mc", "d", 0, {**run.options, "tells": False})
-    price = estimates.measure(silent, "tuning_work:epochs")
+    price = planning.measure(silent, "tuning_work:epochs")
     assert price.seconds == pytest.approx(0.25 + (0.3 + 2 * 0.1) * 5, abs=1e-3)
     assert "at most" in price.source
-    broken = estimates.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
+    broken = planning.measure(Run("s", "mc", "d", 7, {"fit.epochs": 1}), "tuning_work:scored")
     assert (broken.seconds, broken.source) == (None, "a short run failed: RuntimeError: seven")
 
 

@@ -20,8 +20,7 @@ from gflowout.cli import commands, paper_studies
 from gflowout.data import store
 from gflowout.runs import Inline, Pool, Run, read, run_study
 from gflowout.studies import cost
-from gflowout.studies.framework import plan as estimates
-from gflowout.studies.framework import plan as selection
+from gflowout.studies.framework import plan as planning
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.content import Section
 from gflowout.studies.framework.plan import Part
@@ -140,11 +139,11 @@ def test_a_part_has_the_same_runs_as_the_whole(tmp_path, toys):
 
 
 def test_a_part_takes_the_trials_of_other_arms_that_it_needs(toys):
-    trials = selection.restricted(toys["borrows"], Part(["mc"], ["mnist"])).tuning("cpu")
+    trials = planning.restricted(toys["borrows"], Part(["mc"], ["mnist"])).tuning("cpu")
     assert {(trial.data, trial.method) for trial in trials} == {("mnist", "mc"), ("mnist", "none")}
-    trials = selection.restricted(toys["borrows"], Part(["gflowout"])).tuning("cpu")
+    trials = planning.restricted(toys["borrows"], Part(["gflowout"])).tuning("cpu")
     assert {trial.method for trial in trials} == {"gflowout"}
-    assert selection.restricted(toys["good"], Part()).tuning("cpu") == toys["good"].tuning("cpu")
+    assert planning.restricted(toys["good"], Part()).tuning("cpu") == toys["good"].tuning("cpu")
 
 
 def test_all_goes_on_after_failures_and_sums_up(tmp_path):
@@ -228,10 +227,10 @@ def test_a_few_steps_are_measured_as_runs_are_done(tmp_path, monkeypatch, toys):
     study = dataclasses.replace(toys["good"], runs=runs, tuning=lambda preset: [])
     monkeypatch.setattr(sys.modules["gflowout.studies.good"], "STUDY", study)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(estimates, "start_up", lambda: 1e6)  # more than any run here can take
+    monkeypatch.setattr(planning, "start_up", lambda: 1e6)  # more than any run here can take
     totals = []
     monkeypatch.setattr(
-        estimates, "sum_up", lambda total, *more: totals.append(total) or "estimated cost"
+        planning, "sum_up", lambda total, *more: totals.append(total) or "estimated cost"
     )
     threads, measured = set(), plans.plan
     monkeypatch.setattr(
@@ -249,8 +248,8 @@ def test_a_few_steps_are_measured_as_runs_are_done(tmp_path, monkeypatch, toys):
     assert copied < 1e6
     assert here < 1e6
     assert fresh > 1e6
-    assert estimates.starting() == estimates.starting(Pool(1)) == 1e6
-    assert estimates.starting(Pool(1, start="fork")) == estimates.starting(Inline()) == 0
+    assert planning.starting() == planning.starting(Pool(1)) == 1e6
+    assert planning.starting(Pool(1, start="fork")) == planning.starting(Inline()) == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
@@ -286,8 +285,8 @@ def test_data_that_the_studies_need(monkeypatch):
     monkeypatch.undo()
 
     def needed(name, preset, part=Part()):  # noqa: B008
-        study = selection.restricted(studies.get(name), part)
-        plan = selection.plan(study, preset, Path("no such folder"))
+        study = planning.restricted(studies.get(name), part)
+        plan = planning.plan(study, preset, Path("no such folder"))
         return {each for run in (*plan.trials, *plan.runs) for each in study.needs(run)}
 
     assert needed("robustness", "smoke") == {"mnist", "cifar10", "frost"}
@@ -366,7 +365,7 @@ def test_one_of_a_kind_is_told_in_the_singular(tmp_path, monkeypatch, toys):
 
 
 def test_the_methods_of_the_study_of_cost_are_not_a_choice():
-    assert {run.method for run in cost.runs("smoke", {})} == {selection.WHOLE}
+    assert {run.method for run in cost.runs("smoke", {})} == {planning.WHOLE}
 
 
 def test_small_runs_are_copies_of_this_process(tmp_path):
@@ -428,7 +427,7 @@ def test_the_code_of_the_page(tmp_path, monkeypatch, capsys):
     exec(adds, space)
     study = space["STUDY"]
     for preset in studies.PRESETS:
-        plan = selection.plan(study, preset, tmp_path / "no")
+        plan = planning.plan(study, preset, tmp_path / "no")
         assert plan.trials
         assert {run.study for run in plan.runs} == {"draws"}
     assert not study.section([]).blocks

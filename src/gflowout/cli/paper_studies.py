@@ -99,24 +99,24 @@ def run(
 
 def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Planned]:
     """Studies with their plans; those without a wanted run are left out, with a message."""
-    from gflowout.studies.framework import plan as selection
+    from gflowout.studies.framework import plan as planning
     from gflowout.studies.framework import study as studies
 
     planned, runs = list[_Planned](), list["Run"]()
     for name in names:
         try:
             study = _trials_once(studies.get(name))
-            plan = selection.plan(study, preset, out)
+            plan = planning.plan(study, preset, out)
             runs += plan.runs
-            if part != selection.Part():
-                study = _trials_once(selection.restricted(study, part))
-                plan = selection.plan(study, preset, out)
+            if part != planning.Part():
+                study = _trials_once(planning.restricted(study, part))
+                plan = planning.plan(study, preset, out)
             planned.append(_Planned(name, _runs_once(study, plan), plan))
         except Exception as error:
             if len(names) == 1:
                 raise
             planned.append(_Planned(name, error=error))
-    selection.check(part, runs, "--")
+    planning.check(part, runs, "--")
     for item in planned:
         if item.plan is not None and not item.plan.runs:
             typer.echo(f"{item.name}: left out, none of its runs is asked for", err=True)
@@ -211,7 +211,7 @@ def _print_costs(
     Trials that several studies share are counted once, and so are networks.
     """
     from gflowout.runs import records
-    from gflowout.studies.framework import plan as estimates
+    from gflowout.studies.framework import plan as planning
     from gflowout.studies.framework import study as studies
 
     finished = records.finished(out)
@@ -233,7 +233,7 @@ def _print_costs(
             f"{item.name}, {preset}: {counted(len(plan.trials), 'trial')}{also} and "
             f"{counted(len(plan.runs), 'run')}, records in {out}{later}"
         )
-        prices = estimates.from_records(out, [studies.TUNING, item.name], _kind)
+        prices = planning.from_records(out, [studies.TUNING, item.name], _kind)
         if study.seconds is not None:
             prices = {**_stated([*trials, *plan.runs], study.seconds), **prices}
         runs = list(trials)
@@ -245,8 +245,8 @@ def _print_costs(
             if name is not None:
                 networks.add(name)
         with studies.data_directory(data_dir):
-            lines, seconds, sure = estimates.left_to_do(
-                estimates.tally(runs, finished, _kind), prices, _price(runs, study.work, engine)
+            lines, seconds, sure = planning.left_to_do(
+                planning.tally(runs, finished, _kind), prices, _price(runs, study.work, engine)
             )
         if spared := len(trials) + len(plan.runs) - len(runs):
             lines.append(
@@ -255,19 +255,19 @@ def _print_costs(
             )
         options.echo(f"  {line}" for line in lines)
         total, certain = total + seconds, certain and sure
-    typer.echo(estimates.sum_up(total, options.workers(engine), certain))
+    typer.echo(planning.sum_up(total, options.workers(engine), certain))
 
 
 def catalogue() -> Iterator[str]:
     """A description of each study: what it asks, and how large it is."""
-    from gflowout.studies.framework import plan as selection
+    from gflowout.studies.framework import plan as planning
     from gflowout.studies.framework import study as studies
 
     nowhere = Path("no such folder")
     for name in studies.STUDIES:
         try:
             study = studies.get(name)
-            plans = {preset: selection.plan(study, preset, nowhere) for preset in studies.PRESETS}
+            plans = {preset: planning.plan(study, preset, nowhere) for preset in studies.PRESETS}
         except Exception as error:
             yield f"{name}: {_first_line(error)}"
             continue
@@ -292,13 +292,13 @@ def _kind(run: Run) -> Kind:
 
 def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
-    from gflowout.studies.framework import plan as estimates
+    from gflowout.studies.framework import plan as planning
     from gflowout.studies.framework.arms import ARMS
 
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _kind(run) == kind]
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        measured = _few_steps(typical, engine) or estimates.measure(typical, work, engine)
+        measured = _few_steps(typical, engine) or planning.measure(typical, work, engine)
         if measured.seconds is None:
             return measured
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]

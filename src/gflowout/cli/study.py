@@ -141,7 +141,7 @@ def _space(parts: list[str]) -> Space:
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     """What a search will do and cost."""
     from gflowout.runs import records
-    from gflowout.studies.framework import plan as estimates
+    from gflowout.studies.framework import plan as planning
     from gflowout.tuning.plan import STUDY
 
     yield (
@@ -155,14 +155,14 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
         plan.run(method, {name: domain.at(0.5) for name, domain in plan.space.of(method).items()})
         for method in plan.base
     ]
-    pick = estimates.first(typical)
-    yield from estimates.report(
+    pick = planning.first(typical)
+    yield from planning.report(
         {
             (run.method, run.data): (plan.trials, min(done[run.method], plan.trials))
             for run in typical
         },
-        estimates.from_records(out, [STUDY]),
-        lambda kind: estimates.measure(pick(kind), plan.work, engine),
+        planning.from_records(out, [STUDY]),
+        lambda kind: planning.measure(pick(kind), plan.work, engine),
         options.workers(engine),
     )
 
@@ -263,7 +263,7 @@ def _run_file(
     from gflowout.runs import Ray, records
     from gflowout.runs.study import do_runs
     from gflowout.studies.framework import files
-    from gflowout.studies.framework import plan as estimates
+    from gflowout.studies.framework import plan as planning
     from gflowout.studies.framework.study import sources
 
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
@@ -281,12 +281,12 @@ def _run_file(
         )
     if dry_run:
         typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
-        pick = estimates.first(study.runs)
+        pick = planning.first(study.runs)
         echo(
-            estimates.report(
-                estimates.tally(study.runs, finished),
-                estimates.from_records(out, [study.name]),
-                lambda kind: estimates.measure(pick(kind), study.work, how.engine),
+            planning.report(
+                planning.tally(study.runs, finished),
+                planning.from_records(out, [study.name]),
+                lambda kind: planning.measure(pick(kind), study.work, how.engine),
                 options.workers(how.engine),
             )
         )
