@@ -33,7 +33,7 @@ test: install lint types
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 types: install
 	$(BIN)/mypy
@@ -53,4 +53,4 @@ parity: install
 	$(BIN)/python tests/corruption_parity.py --data-dir "$(DATA)"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache docs/_build
