@@ -363,7 +363,7 @@ def test_tune_a_table_from_plan_to_best(tmp_path):
     assert "random search, 2 trials for each of mc, gflowout; valid/nll minimized" in plan
     assert "gflowout on t: 2 of 2 runs to do at" in plan
     assert "measured once" in plan
-    assert re.search(r"estimated cost: [\d.:]+( s)? of computing", plan)
+    assert re.search(r"estimated cost: [\d.:]+( m?s)? of computing", plan)
     assert not out.exists()
     shown = gflowout(*arguments, "--engine", "inline")
     found = read(out, "done")

@@ -65,7 +65,7 @@ def changed(run: Run, **options: Any) -> Run:
 
 @pytest.mark.usefixtures("few")
 def test_all_four_studies_run_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robustness, "_FEW", ("mnist",))
+    monkeypatch.setitem(robustness._DATA, "smoke", ("mnist",))
     monkeypatch.setitem(ood.UNKNOWN, "smoke", {"mnist": ("notmnist",)})
     for name in STUDIES:
         before = stored(tmp_path)

@@ -34,6 +34,7 @@ from gflowout.studies.images import CIFAR, DATA, SAME, SEVERITIES, SHIFTS, TITLE
 NAME = "robustness"
 PAPER = judged.paper(NAME)
 """Accuracy on clean and rotated images, Table 1 of the paper."""
+_DATA = {"smoke": DATA[:2], "cpu": DATA, "paper": DATA}
 METRICS = {
     "accuracy": ("accuracy", True), "nll": ("NLL", False), "ece": ("calibration error", True)
 }  # fmt: skip
@@ -52,7 +53,7 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set; CIFAR-100 of "smoke" is in the study of unknown inputs."""
-    data = DATA[:2] if preset == "smoke" else DATA
+    data = _DATA[preset]
     return images.runs(NAME, preset, chosen, data, images.scored_images(preset, data))
 
 
