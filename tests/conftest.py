@@ -40,6 +40,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the tests that take longest, so that none of them runs alone at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(autouse=True)
 def _no_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads the developer's own data directory unless it names it."""

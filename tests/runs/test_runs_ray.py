@@ -32,6 +32,7 @@ def scripted(name, folder):
 
 
 @needs_ray
+@pytest.mark.long
 def test_a_node_dies_half_way(tmp_path):
     calm, folder = tmp_path / "calm", tmp_path / "out"
     runs = runs_work.chains()[:6]
@@ -53,6 +54,7 @@ def test_a_node_dies_half_way(tmp_path):
 
 @needs_ray
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.long
 def test_a_cluster_of_one_machine_ends_with_its_study(tmp_path):
     told, shown = scripted("local_ray", tmp_path)
     assert len(told["processes"]) == 2

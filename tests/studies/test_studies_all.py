@@ -41,6 +41,7 @@ def gflowout(*arguments: object) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_all_studies_run_and_report_at_preset_smoke(data_dir: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "results", tmp_path / "report.html"
     gflowout("study", "run", "all", "--preset", "smoke", "--out", out, "--data-dir", data_dir)
