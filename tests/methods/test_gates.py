@@ -47,7 +47,7 @@ def batch(size: int = 12) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("noise", [0.5, 0.2])
 def test_the_penalty_and_its_gradient_against_draws(noise: float) -> None:
-    """The gradient of an expectation by the score function, which knows nothing of the formula."""
+    """The gradient of an expectation by the score function, which does not use the formula."""
     means = torch.tensor([-0.6, -0.1, 0.0, 0.3, 0.5, 1.2], requires_grad=True)
     draws = 200_000
     normal = torch.randn(draws, 6, generator=torch.Generator().manual_seed(0))

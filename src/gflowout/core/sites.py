@@ -267,7 +267,7 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
     Args:
         backbone: The module to search.
         sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
-            to the axis of the units, for shapes that cannot be told apart, or to
+            to the axis of the units, where the shape is ambiguous, or to
             :class:`~gflowout.Units`; or ``None`` for every ``nn.Dropout*``.
         empty: Whether ``sites=()``, no site at all, makes sense.
 
