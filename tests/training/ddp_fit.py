@@ -1,4 +1,4 @@
-"""Trains on several processes: ``torchrun --nproc-per-node 2 ddp_fit.py FOLDER METHOD``."""
+"""Trains on several processes: ``torchrun --nproc-per-node 2 ddp_fit.py FOLDER METHOD...``."""
 
 import json
 import sys
@@ -37,8 +37,9 @@ def train(folder: Path, method: str, devices: int) -> tuple[torch.nn.Module, obj
 if __name__ == "__main__":
     import os
 
-    target = Path(sys.argv[1])
-    model, result = train(target / "run", sys.argv[2], 2)
     rank = os.environ["RANK"]
-    torch.save(model.state_dict(), target / f"rank-{rank}.pt")
-    (target / f"rank-{rank}.json").write_text(json.dumps(result.history))
+    for method in sys.argv[2:]:
+        target = Path(sys.argv[1], method)
+        model, result = train(target / "run", method, 2)
+        torch.save(model.state_dict(), target / f"rank-{rank}.pt")
+        (target / f"rank-{rank}.json").write_text(json.dumps(result.history))
