@@ -186,18 +186,15 @@ def test_trials_do_not_look_at_test_patients(
     assert again["metrics"] == found["metrics"]
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_smoke_end_to_end(
-    real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smoke: Callable[[str], Path],
+    real_data: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = real_data("eicu-demo").parent
-    made = study.get("clinical")
-    pool = dataclasses.replace(clinical.ALL["ensemble"], members=2)
-    monkeypatch.setitem(clinical.ALL, "ensemble", pool)
-    summary = study.run(
-        made, "smoke", tmp_path / "first", data_dir=folder, engine="inline", progress=False
-    )
-    assert summary.exit_code == 0, summary
-    records = [r for r in read(tmp_path / "first", "done") if r["study"] == "clinical"]
+    records = [r for r in read(smoke("clinical"), "done") if r["study"] == "clinical"]
     assert {record["method"] for record in records} == set(TITLES)
     for record in records:
         assert len(record["metrics"]["curve/risk/error"]) == 20

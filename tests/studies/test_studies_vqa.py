@@ -244,19 +244,15 @@ def test_trials_do_not_look_at_test_questions(
     assert again["metrics"] == found["metrics"]
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_smoke_end_to_end(
-    real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smoke: Callable[[str], Path],
+    real_data: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = real_data("vqa-rad").parent
-    real_data("easy-vqa")
-    made = study.get("vqa")
-    pool = dataclasses.replace(ARMS["ensemble"], members=2)
-    monkeypatch.setattr(vqa_study, "ARMS", {**ARMS, "ensemble": pool})
-    summary = study.run(
-        made, "smoke", tmp_path / "first", data_dir=folder, engine="inline", progress=False
-    )
-    assert summary.exit_code == 0, summary
-    records = [r for r in read(tmp_path / "first", "done") if r["study"] == "vqa"]
+    records = [r for r in read(smoke("vqa"), "done") if r["study"] == "vqa"]
     pairs = {(record["data"], record["method"]) for record in records}
     assert pairs == {(data, arm) for data in ("vqa-rad", "easy-vqa") for arm in ARMS}
     for record in records:
