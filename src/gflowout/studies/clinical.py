@@ -9,41 +9,39 @@ test. ``paper`` takes the full database and the hospital that the paper's append
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gflowout.app import config as configs
 from gflowout.app import evaluation as scores
 from gflowout.app import sources
 from gflowout.app.preprocess import Target
 from gflowout.app.tasks import Part, Task
+from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import clinical_scores, models
+from gflowout.studies import models
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.content import (
-    Better,
-    Block,
-    Claim,
-    Column,
-    Curves,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Block, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, holm, pair
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
 
-LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", (30.0, 10.0, 100.0)))
+_PENALTIES = (30.0, 10.0, 100.0, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0)
+LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", _PENALTIES))
 """Not of the paper: what a hospital would try first."""
 ALL = {**ARMS, LOGISTIC.label: LOGISTIC}
 
 BATCH = 500
+COVERAGES = tuple(round(0.05 * step, 2) for step in range(1, 21))
+"""Shares of patients that are not deferred, at which curves are kept."""
+_DECIMALS = 6
+"""Uncertainties that agree to here are equal: further digits are rounding."""
 _BASE: Options = {
     "data.valid": 0.3, "data.batch_size": 100, "backbone.name": "mlp",
     "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5,
@@ -70,7 +68,7 @@ DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
 PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
 _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro recall"}
-_PROPER: dict[str, tuple[str, Better]] = {
+_PROPER: dict[str, tuple[str, content.Better]] = {
     "test/auroc": ("AUROC", "high"),
     "test/aupr": ("AUPRC", "high"),
     "test/brier": ("Brier score", "low"),
@@ -79,7 +77,7 @@ _PROPER: dict[str, tuple[str, Better]] = {
     "risk/error": ("error, area", "low"),
     "risk/brier": ("Brier, area", "low"),
 }
-_COMPARED: dict[str, tuple[str, Better]] = {
+_COMPARED: dict[str, tuple[str, content.Better]] = {
     "chosen/f1": ("macro F1", "high"),
     "test/auroc": ("AUROC", "high"),
     "test/nll": ("NLL", "low"),
@@ -88,12 +86,7 @@ _COMPARED: dict[str, tuple[str, Better]] = {
 
 
 def place(preset: str, seed: int) -> str:
-    """What the trials for a seed are called: one set of trials for each draw of test hospitals.
-
-    Examples:
-        >>> place("cpu", 3), place("paper", 3)
-        ('eicu-demo draw 3', 'eicu')
-    """
+    """What the trials for a seed are called: one set of trials for each draw of test hospitals."""
     source: str = _SIZES[preset]["data.source"]
     return source if preset == "paper" else f"{source} draw {seed}"
 
@@ -111,19 +104,12 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every draw of hospitals, seed by seed."""
+    source = _SIZES[preset]["data.source"]
     return [
-        Run(
-            "clinical",
-            arm.label,
-            _SIZES[preset]["data.source"],
-            seed,
-            {
-                **_options(preset, arm),
-                "tuned": chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0]),
-            },
-        )
+        Run("clinical", arm.label, source, seed, {**_options(preset, arm), "tuned": tuned})
         for seed in range(SEEDS[preset])
         for arm in ALL.values()
+        for tuned in [chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0])]
     ]
 
 
@@ -131,10 +117,15 @@ def work(run: Run, context: Context) -> Result:
     """A trial: train and score on validation data. A run: train, then score the test hospitals."""
     trial = run.study == TUNING
     arm = ALL[run.method]
+    metrics: dict[str, Any] = {}
+    epochs: list[Mapping[str, Any]] = []
     if arm is LOGISTIC:
-        metrics: dict[str, Any] = {}
-        task, answer = _linear(run)
-        epochs: list[Mapping[str, Any]] = []
+        settings = {**models.dotted(run), "method.name": "none", "seed": run.seed}
+        task = sources.load(configs.from_flat(settings).data, run.seed)
+        risk = logistic(task.train.x, task.train.y, run.options["tuned"]["penalty"])
+
+        def answer(part: Part) -> scores.Answers:
+            return _linear_answers(risk(part.x), part.y)
     else:
         # Of an ensemble one member is tuned: what is good for it is good for all.
         wanted = dataclasses.replace(arm, members=1) if trial else arm
@@ -168,12 +159,10 @@ def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -
     """
     risk, died = test["probabilities"][:, 1].double(), test["labels"].long()
     share = float(task.train.y.double().mean())
-    threshold = clinical_scores.best_threshold(
-        valid["probabilities"][:, 1].double(), valid["labels"].long()
-    )
+    threshold = best_threshold(valid["probabilities"][:, 1].double(), valid["labels"].long())
     metrics: dict[str, Any] = prefixed("test", _proper(task.target, test))
     for name, value in (("share", share), ("chosen", threshold), ("half", 0.5)):
-        metrics |= prefixed(name, clinical_scores.macro(risk, died, value))
+        metrics |= prefixed(name, macro(risk, died, value))
     metrics |= {"threshold/share": share, "threshold/chosen": threshold}
     wrong = ((risk >= 0.5).long() != died).double()
     losses = {"error": wrong, "brier": (risk - died).square()}
@@ -181,10 +170,10 @@ def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -
         if doubt not in test or not bool(test[doubt].any()):
             continue  # nothing that draws could disagree on
         for kind, loss in losses.items():
-            curve = clinical_scores.risk_coverage(test[doubt], loss)
+            curve = risk_coverage(test[doubt], loss)
             metrics[f"{name}/{kind}"] = float(curve.mean())
-            metrics[f"curve/{name}/{kind}"] = clinical_scores.at_coverages(curve)
-    metrics["curve/coverage"] = list(clinical_scores.COVERAGES)
+            metrics[f"curve/{name}/{kind}"] = at_coverages(curve)
+    metrics["curve/coverage"] = list(COVERAGES)
     for part in ("train", "valid", "test"):
         metrics[f"stays/{part}"] = len(task.part(part))
         metrics[f"deaths/{part}"] = int(task.part(part).y.sum())
@@ -198,38 +187,26 @@ def _proper(target: Target, answers: scores.Answers) -> dict[str, float]:
     return {**scores.measure(target, answers), "brier": brier}
 
 
-def _linear(run: Run) -> tuple[Task, Any]:
-    """The logistic regression of a run, and what it says of a part."""
-    settings = configs.from_flat({**models.dotted(run), "method.name": "none", "seed": run.seed})
-    task = sources.load(settings.data, run.seed)
-    penalty = run.options["tuned"]["penalty"]
-    weights = clinical_scores.logistic(task.train.x, task.train.y, penalty)
-
-    def answer(part: Part) -> scores.Answers:
-        risk = clinical_scores.linear_risk(part.x, weights)
-        logits = torch.logit(risk.clamp(1e-12, 1 - 1e-12))
-        fit = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, part.y.double(), reduction="none"
-        )
-        both = torch.stack([1 - risk, risk], -1)
-        return {
-            "probabilities": both,
-            "entropy": torch.special.entr(both).sum(-1),
-            "log_prob": -fit,
-            "labels": part.y,
-        }
-
-    return task, answer
+def _linear_answers(risk: Tensor, died: Tensor) -> scores.Answers:
+    """What a logistic regression says, as :func:`gflowout.app.evaluation.collect` has it."""
+    logits = torch.logit(risk.clamp(1e-12, 1 - 1e-12))
+    both = torch.stack([1 - risk, risk], -1)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, died.double(), reduction="none"
+    )
+    return {
+        "probabilities": both,
+        "entropy": torch.special.entr(both).sum(-1),
+        "log_prob": -loss,
+        "labels": died,
+    }
 
 
 def _trials(preset: str, arm: Arm) -> list[Options]:
     if arm is not LOGISTIC:
         return trials(arm, _RATES[preset], _OWN[preset])
     # No learning rate: as many penalties as the others have trials.
-    key, values = arm.own
-    several = len(_RATES[preset]) * _OWN[preset]
-    listed = [*values, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0]
-    return [{key: value} for value in listed[:several]]
+    return [{"penalty": value} for value in _PENALTIES[: len(_RATES[preset]) * _OWN[preset]]]
 
 
 def _options(preset: str, arm: Arm) -> Options:
@@ -237,6 +214,77 @@ def _options(preset: str, arm: Arm) -> Options:
     if arm is LOGISTIC:
         base = {key: value for key, value in base.items() if key.startswith("data.")}
     return {**base, "samples": SAMPLES[preset]}
+
+
+# Scores
+
+
+def macro(risk: Tensor, died: Tensor, threshold: float) -> dict[str, float]:
+    """F1, precision and recall, each the mean over the two outcomes.
+
+    A class that is never predicted has precision and F1 of 0. Patients at or above the threshold
+    are expected to die.
+
+    Examples:
+        >>> risk, died = torch.tensor([0.9, 0.2, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])
+        >>> {name: round(value, 3) for name, value in macro(risk, died, 0.5).items()}
+        {'f1': 0.733, 'precision': 0.833, 'recall': 0.75}
+    """
+    expected, truth = risk >= threshold, died == 1
+    f1, precision, recall = [], [], []
+    for predicted, real in ((expected, truth), (~expected, ~truth)):
+        hits = float((predicted & real).sum())
+        precision.append(hits / max(1.0, float(predicted.sum())))
+        recall.append(hits / max(1.0, float(real.sum())))
+        f1.append(2 * hits / max(1.0, float(predicted.sum() + real.sum())))
+    return {"f1": sum(f1) / 2, "precision": sum(precision) / 2, "recall": sum(recall) / 2}
+
+
+def best_threshold(risk: Tensor, died: Tensor) -> float:
+    """The threshold with the best macro F1; of equals the lowest.
+
+    Examples:
+        >>> best_threshold(torch.tensor([0.125, 0.25, 0.5, 1.0]), torch.tensor([0, 0, 1, 1]))
+        0.375
+    """
+    values = torch.unique(risk.double())
+    between = ((values[1:] + values[:-1]) / 2).tolist()
+    places: list[float] = [float(values[0]), *between, float(values[-1]) + 1e-6]
+    return max(places, key=lambda place: (macro(risk.double(), died, place)["f1"], -place))
+
+
+def risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
+    """Mean loss among the k most certain patients, for k = 1, 2, ... [patients].
+
+    Among patients who are equally uncertain any may be deferred first: the expected value over
+    their orders is taken.
+
+    Examples:
+        >>> risk_coverage(torch.tensor([0.1, 0.3, 0.3]), torch.tensor([0.0, 1.0, 0.0])).tolist()
+        [0.0, 0.25, 0.333...]
+    """
+    levels = (uncertainty.double() * 10**_DECIMALS).round()
+    _, place = torch.unique(levels, return_inverse=True)
+    total, size = torch.bincount(place, loss.double()), torch.bincount(place)
+    expected = (total / size)[place.sort().values]
+    return expected.cumsum(0) / torch.arange(1, len(loss) + 1)
+
+
+def at_coverages(curve: Tensor) -> list[float]:
+    """A curve of :func:`risk_coverage` at :data:`COVERAGES`."""
+    kept = [max(1, -(-round(100 * share) * len(curve) // 100)) for share in COVERAGES]
+    return [round(float(curve[count - 1]), 6) for count in kept]
+
+
+def logistic(x: Tensor, y: Tensor, penalty: float) -> Callable[[Tensor], Tensor]:
+    """Fit a logistic regression; returns the map from inputs to risks, [rows].
+
+    Minimises the summed log loss plus penalty / 2 times the squared weights; the intercept is free.
+    """
+    linear = require("sklearn.linear_model", extra="studies", purpose="the study clinical")
+    model = linear.LogisticRegression(C=1 / penalty, solver="newton-cholesky", tol=1e-8)
+    model.fit(x.double().numpy(), y.numpy())
+    return lambda rows: torch.from_numpy(model.predict_proba(rows.double().numpy())[:, 1])
 
 
 # What the report says
@@ -339,7 +387,7 @@ def _proper_table(own: Sequence[Record], source: str) -> Table:
     )
 
 
-def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> Curves:
+def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> content.Curves:
     lines = []
     for arm, name in TITLES.items():
         metrics = [record["metrics"] for record in own if record["method"] == arm]
@@ -348,7 +396,7 @@ def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> Curves
             x = next(m["curve/coverage"] for m in metrics if m.get("curve/coverage"))
             points = zip(x, zip(*curves, strict=True), strict=True)
             lines.append(sections.line(name, points))
-    return Curves(
+    return content.Curves(
         f"{DATA[source]}: {title}, if the others are left to a doctor",
         "share of patients kept",
         title,
