@@ -35,11 +35,11 @@ def _forget() -> None:
 
 @pytest.fixture
 def questions(
-    real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], vqa_data.Prepared]:
     def load(name: str) -> vqa_data.Prepared:
         monkeypatch.setenv(store.VARIABLE, str(real_data(name).parent))
-        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name])
+        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name], tmp_path / "fresh")
 
     return load
 
@@ -180,7 +180,7 @@ def test_vqa_v2_runs_on_made_up_files(
     assert 0 <= found["metrics"]["noisy/all"] <= 1
     assert found["metrics"]["noisy/all"] == found["metrics"]["noise-5/all"]
     assert math.isfinite(found["metrics"]["clean/nll"])
-    data = vqa_data.load("vqa-v2", SEED_THAT_KEEPS_NO, small)
+    data = vqa_data.load("vqa-v2", SEED_THAT_KEEPS_NO, small, tmp_path)
     assert "no" in data.train.answers[-1]
     config = vqa_study.configuration(ARMS[arm], run)
     assert isinstance(vqa_study.build(ARMS[arm], config, data, 0).likelihood, MultiLabel)
