@@ -67,6 +67,7 @@ TITLES = {label: arm.title for label, arm in ALL.items()}
 DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
 PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
+_TEXTS = judged.entry("clinical.texts")
 _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro recall"}
 _PROPER: dict[str, tuple[str, content.Better]] = {
     "test/auroc": ("AUROC", "high"),
@@ -224,11 +225,6 @@ def macro(risk: Tensor, died: Tensor, threshold: float) -> dict[str, float]:
 
     A class that is never predicted has precision and F1 of 0. Patients at or above the threshold
     are expected to die.
-
-    Examples:
-        >>> risk, died = torch.tensor([0.9, 0.2, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])
-        >>> {name: round(value, 3) for name, value in macro(risk, died, 0.5).items()}
-        {'f1': 0.733, 'precision': 0.833, 'recall': 0.75}
     """
     expected, truth = risk >= threshold, died == 1
     f1, precision, recall = [], [], []
@@ -258,10 +254,6 @@ def risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
     Among patients who are equally uncertain any may be deferred first: the expected value over
     their orders is taken.
-
-    Examples:
-        >>> risk_coverage(torch.tensor([0.1, 0.3, 0.3]), torch.tensor([0.0, 1.0, 0.0])).tolist()
-        [0.0, 0.25, 0.333...]
     """
     levels = (uncertainty.double() * 10**_DECIMALS).round()
     _, place = torch.unique(levels, return_inverse=True)
@@ -301,13 +293,17 @@ def section(records: Sequence[Record]) -> Section:
     claims: list[Claim] = []
     for source in there:
         own, title = [record for record in records if record["data"] == source], DATA[source]
-        blocks += [Text(_about(own, source)), _table(own, source), _proper_table(own, source)]
+        heads = [Column(head, better) for head, better in _PROPER.values()]
+        rows = sections.arm_rows(own, source, list(_PROPER), TITLES)
+        proper = f"{title}: the risk as a number, and deferral"
+        chosen = f"{title}: chosen on validation data"
         blocks += [
+            Text(_about(own, source)),
+            _table(own, source),
+            Table(proper, "Method", heads, rows, _TEXTS["areas"]),
             _curves(own, source, "error", "share of kept patients judged wrongly"),
             _curves(own, source, "brier", "Brier score of kept patients"),
-            sections.choices(
-                own, {source: "Options"}, f"{title}: chosen on validation data", TITLES
-            ),
+            sections.choices(own, {source: "Options"}, chosen, TITLES),
         ]
         compared = [
             Compared(source, metric, f"{name} ({title})", better)
@@ -327,28 +323,11 @@ def _about(own: Sequence[Record], source: str) -> list[str]:
         ends = dict.fromkeys(f"{value:,}" for value in values[:1] + values[-1:])
         return " to ".join(ends) or "?"
 
-    seeds = counted(len({record["seed"] for record in own}), "seed")
-    text = [
-        f"{DATA[source]}: {span('stays/train')} stays to train on with {span('deaths/train')} "
-        f"deaths, and {span('stays/test')} with {span('deaths/test')} in hospitals that are not "
-        f"trained on; {seeds}. Inputs are the drugs of the first 48 hours, the label is death "
-        "during the stay. Options are chosen by the NLL on other patients of the training "
-        "hospitals.",
-        "Deaths are rare and networks learn their true frequency, so hardly any risk is above one "
-        "half. F1, precision and recall are taken at the threshold with the best macro F1 on "
-        "validation data, and once more where a risk is above the share of deaths in training. "
-        "All three are means over the two outcomes; the paper says so of F1 only, but "
-        "its numbers for precision and recall fit.",
-    ]
-    if source == "eicu-demo":
-        text.append(
-            "This is the open demo, with 126 deaths in 2,520 stays, not the paper's database, "
-            "which needs credentials; its largest hospital has no death, so each seed draws "
-            "hospitals that hold 30 % of the stays. A draw changes AUROC by several hundredths, "
-            "far more than methods differ by: comparisons are paired by draw, and the demo shows "
-            "that the study works rather than which method is better."
-        )
-    return text
+    names = [f"{kind}/{part}" for kind in ("stays", "deaths") for part in ("train", "test")]
+    values = {name.replace("/", "_"): span(name) for name in names}
+    values |= {"data": DATA[source], "seeds": counted(len({r["seed"] for r in own}), "seed")}
+    about = [text.format(**values) for text in _TEXTS["about"]]
+    return [*about, _TEXTS["demo"]] if source == "eicu-demo" else about
 
 
 def _table(own: Sequence[Record], source: str) -> Table:
@@ -359,32 +338,13 @@ def _table(own: Sequence[Record], source: str) -> Table:
     none = [None] * 3
     published = {arm: [*values, *none] for arm, values in PUBLISHED.items()}
     rows += sections.paper_rows(published, {**TITLES, "mc": "Random"})
-    f1, recall = (sections.cell(by_seed(own, source, "mc", f"half/{n}").values()).mean
-                  for n in ("f1", "recall"))  # fmt: skip
-    remark = ""
+    half = (by_seed(own, source, "mc", f"half/{name}").values() for name in ("f1", "recall"))
+    f1, recall = (sections.cell(values).mean for values in half)
+    caption = _TEXTS["table"]
     if f1 is not None and recall is not None and abs(recall - 0.5) < 0.005:
-        remark = (
-            f" At one half MC dropout has a macro F1 of {f1:.3f}, because it "
-            "expects hardly anybody to die; the paper's row for random dropout looks like that."
-        )
-    caption = (
-        "Threshold: the one with the best macro F1 on validation data; 'above base rate': the "
-        "share of deaths in training. The paper does not state its own, and its numbers are from "
-        f"the full database.{remark}"
-    )
+        caption += _TEXTS["half"].format(f1=f1)
     columns = [Column(head, "high") for head in heads]
     return Table(f"{DATA[source]}: who will die", "Method", columns, rows, caption)
-
-
-def _proper_table(own: Sequence[Record], source: str) -> Table:
-    return Table(
-        f"{DATA[source]}: the risk as a number, and deferral",
-        "Method",
-        [Column(title, better) for title, better in _PROPER.values()],
-        sections.arm_rows(own, source, list(_PROPER), TITLES),
-        "Areas: the least certain patients, by the entropy of their risk, are left to a doctor; "
-        "mean over all shares of patients kept. Not in the paper.",
-    )
 
 
 def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> content.Curves:
@@ -396,14 +356,9 @@ def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> conten
             x = next(m["curve/coverage"] for m in metrics if m.get("curve/coverage"))
             points = zip(x, zip(*curves, strict=True), strict=True)
             lines.append(sections.line(name, points))
-    return content.Curves(
-        f"{DATA[source]}: {title}, if the others are left to a doctor",
-        "share of patients kept",
-        title,
-        lines,
-        "The most certain patients are kept first. At 1 nobody is left to a doctor.",
-        percent=kind == "error",
-    )
+    heading = f"{DATA[source]}: {title}, if the others are left to a doctor"
+    axes, caption = ("share of patients kept", title), _TEXTS["curves"]
+    return content.Curves(heading, *axes, lines, caption, percent=kind == "error")
 
 
 def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:

@@ -121,13 +121,7 @@ def work(run: Run, context: Context) -> Result:
 
 
 def seconds(run: Run) -> float:
-    """What a trial or a run takes on one core, by arm and problem; tiny ones a second.
-
-    Examples:
-        >>> trial, *_ = tuning("cpu")
-        >>> trial.method, seconds(trial)
-        ('id-gflowout', 4.5)
-    """
+    """What a trial or a run takes on one core, by arm and problem; tiny ones a second."""
     if "share" in run.options:
         return 1.0
     trial, all_of_it = _SECONDS[run.method]
@@ -180,24 +174,7 @@ _COST = {
     "cost/networks": Column("networks", None, 0),
     "single/nll": Column("NLL of one chain", "low"),
 }
-_ABOUT = (
-    "Not in the paper. Networks have two hidden layers of 64 units. Every arm has the same number "
-    "of trials, chosen by NLL on a fifth of the training rows, anew for every seed; then it is "
-    "fitted to all training rows, and the test rows are looked at once. A network keeps a fifth of "
-    "its training rows for early stopping, each chain another fifth.",
-    "Shifted: features that do not matter are three times as large in the test rows. A feature is "
-    "found if its inclusion probability is at least 0.5. Trees and L1 have importances, not "
-    "probabilities: a feature is found if its weight is not 0 (L1), or if shuffling it raises the "
-    "NLL on rows apart by more than two standard errors (trees). Near-copies are a family that "
-    "counts once: any of them is right.",
-    "Networks without learned masks on their inputs say nothing of features, and are left out of "
-    "the tables of features.",
-)
-_COST_CAPTION = (
-    f"Trials not counted: each trains one network or model. {EQUAL} MC networks are one for each "
-    "mask that the ten chains of ID-GFlowOut score in a step, so that they have no less computing. "
-    "Times are of one core; a busy machine is slower."
-)
+_TEXTS = entry("features.texts")
 
 
 def section(records: Sequence[Record]) -> Section:
@@ -219,11 +196,12 @@ def section(records: Sequence[Record]) -> Section:
         sections.rows(TITLES, names, lambda arm, name: sections.cell(nll[name].get(arm, []))),
     )
     helps = ["Where it helps, and where it does not:", *help_or_not(records, names)]
-    blocks: list[Block] = [Text(_ABOUT), overview, Text(helps)]
+    blocks: list[Block] = [Text(_TEXTS["about"]), overview, Text(helps)]
     for name in names:
         blocks += _problem(records, name)
     cost = f"{titles[names[0]]}: what it takes"
-    blocks += [*_calibration(records), *_table(records, names[0], _COST, cost, _COST_CAPTION)]
+    caption = _TEXTS["cost"].format(equal=EQUAL)
+    blocks += [*_calibration(records), *_table(records, names[0], _COST, cost, caption)]
     blocks.append(Text(details or none, "Every comparison in NLL"))
     for name, title in titles.items():
         chosen = f"{title}: chosen on validation data"
@@ -284,10 +262,7 @@ def _plot(records: Sequence[Record], data: str) -> list[Block]:
         bars = [cells.get(label, Cell(text=sections.NONE)) for label in labels]
         series.append((TITLES[arm], bars))
     title = f"{PROBLEMS[data].title}: inclusion probability, seed 0"
-    caption = (
-        f"The {len(labels)} most probable features of {TITLES[OURS]}. Whiskers: the 90 % "
-        "interval over masks and chains."
-    )
+    caption = _TEXTS["inclusion"].format(count=len(labels), ours=TITLES[OURS])
     return [content.Bars(title, "inclusion probability", labels, series, caption)]
 
 
@@ -307,10 +282,7 @@ def _calibration(records: Sequence[Record]) -> list[Block]:
             ]
             series.append(content.Series(title, x, y, errors))
             counts.append(f"{title} {', '.join(map(str, sizes))}")
-    caption = (
-        "Features, or families of copies, of all seeds and problems with a known answer, in "
-        f"bins. How many from left to right: {'; '.join(counts)}."
-    )
+    caption = _TEXTS["calibration"].format(counts="; ".join(counts))
     axes = ("inclusion probability", "share that matters")
     plot = content.Curves("Are inclusion probabilities calibrated?", *axes, series, caption)
     return [plot] if counts else []
@@ -349,10 +321,8 @@ def _drugs(records: Sequence[Record], data: str) -> str:
     often = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:6]
     listed = ", ".join(f"{name} ({count} of {len(own)})" for name, count in often) or "none"
     size, error = statistics.mean_error([float(metrics["inclusion/size"]) for metrics in own])
-    text = (
-        f"{PROBLEMS[data].title}: {TITLES[OURS]} expects {size:.1f} ± {error:.1f} features to be "
-        f"needed; found, in how many draws of hospitals: {listed}"
-    )
+    values = {"size": size, "error": error, "listed": listed}
+    text = _TEXTS["drugs"].format(problem=PROBLEMS[data].title, ours=TITLES[OURS], **values)
     if PROBLEMS[data].noisy:
         false = sum(float(metrics["inclusion/false"]) for metrics in own) / len(own)
         text += f"; of 100 noise columns {false:.1f} are found on average"

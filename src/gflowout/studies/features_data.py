@@ -177,13 +177,7 @@ def _clinical(columns: int) -> Make:
 
 
 def _real(
-    x: Floats,
-    noise: Floats,
-    y: Ints,
-    names: Iterable[object],
-    train: Ints,
-    test: Ints,
-    held: Flags,
+    x: Floats, noise: Floats, y: Ints, names: Iterable[object], train: Ints, test: Ints, held: Flags
 ) -> Problem:
     """Rows of real data, chosen by number, with columns of noise beside them."""
     known = x.shape[1]
@@ -249,14 +243,7 @@ PROBLEMS = {
 
 
 def prediction(probabilities: Floats, y: Ints) -> dict[str, float]:
-    """NLL, accuracy and AUROC of probabilities [rows, classes]; of several classes its mean.
-
-    Examples:
-        >>> probabilities = np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])
-        >>> scores = prediction(probabilities, np.array([0, 0, 1]))
-        >>> round(scores["nll"], 4), round(scores["accuracy"], 4), scores["auroc"]
-        (0.4228, 1.0, 1.0)
-    """
+    """NLL, accuracy and AUROC of probabilities [rows, classes]; of several classes its mean."""
     kept = np.clip(probabilities, LEAST, 1)
     kept /= kept.sum(1, keepdims=True)
     classes = range(1, 2) if kept.shape[1] == 2 else range(kept.shape[1])
@@ -273,10 +260,6 @@ def auroc(score: Floats, right: Flags) -> float:
     """Chance that something right has a higher score than something wrong; ties count half.
 
     NaN if there is only one kind.
-
-    Examples:
-        >>> auroc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False]))
-        0.875
     """
     positive, negative = int(right.sum()), int((~right).sum())
     if not positive or not negative:
@@ -289,11 +272,6 @@ def kept_families(masks: Floats, weights: Floats, family: Ints) -> Floats:
     """Probability that at least one feature of a family is kept, [families].
 
     Masks are [chains, draws, features], weights are of the chains, families of the features.
-
-    Examples:
-        >>> masks = np.array([[[1, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 1.0]]])
-        >>> kept_families(masks, np.ones(1), np.array([0, 0, 1]))
-        array([0.75, 0.5 ])
     """
     probability: Floats = weights @ best_of_families(masks, family).mean(1)
     return probability
@@ -313,11 +291,6 @@ def discoveries(
     matters, ``"true"``: relevant families of which a feature was found, and ``"fdr"``: the share of
     what was found that is false; 0 if nothing was found. ``"strict"`` is that share if of a family
     only the first is right, and its copies are false.
-
-    Examples:
-        >>> found, family = np.array([True, True, False, True]), np.array([0, 0, 1, 2])
-        >>> discoveries(found, family, np.array([True, True, False]), family == 2)
-        {'found': 3.0, 'false': 1.0, 'true': 1.0, 'fdr': 0.333..., 'strict': 0.666...}
     """
     false = float((found & irrelevant).sum())
     total = float(found.sum())

@@ -67,6 +67,7 @@ PUBLISHED = judged.paper("vqa")
 """Table 2 of the paper, on VQA v2: all, yes/no, number, other in %."""
 FEW = 30
 """Questions of a kind below which its column says little."""
+_TEXTS = judged.entry("vqa.texts")
 
 
 def tuning(preset: str) -> list[Run]:
@@ -249,39 +250,22 @@ def section(records: Sequence[Record]) -> Section:
 
 def _about(own: Sequence[Record], name: str) -> list[str]:
     counts = _counts(own)
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    text = [
-        f"{TITLES[name]}: {sum(counts.values()):,} test questions ({listed}), "
-        f"{counted(len({record['seed'] for record in own}), 'seed')}. A seed chooses training and "
-        "validation questions and starting weights; test questions and noise are the same for all. "
-        "Options are chosen by the NLL on validation questions."
-    ]
+    about = _TEXTS["about"].format(
+        data=TITLES[name],
+        total=sum(counts.values()),
+        kinds=", ".join(f"{count:,} {kind}" for kind, count in counts.items()),
+        seeds=counted(len({record["seed"] for record in own}), "seed"),
+    )
     if name == "vqa-v2":
-        return text
+        return [about]
     network = "a small MCAN"
     options = next((record["options"] for record in own if "net.width" in record["options"]), None)
     if options:
         steps = round(options["fit.epochs"] * options["train"] / options["batch"])
-        network = (
-            f"an MCAN of width {options['net.width']} with "
-            f"{counted(options['net.layers'], 'layer')} each way, trained for {steps:,} steps at "
-            "most"
-        )
-    return [
-        *text,
-        f"This is not the paper's data, and not its network: {network}, on fixed features of a "
-        "grid of cells (colours and edges) in place of a detector's regions. Noise is in units of "
-        "the features' standard deviation; the paper does not state its own.",
-        _CAVEATS[name],
-    ]
-
-
-_CAVEATS = {
-    "vqa-rad": "All pictures of VQA-RAD's test questions also have training questions, so its "
-    "accuracy says nothing about new patients.",
-    "easy-vqa": "easy-VQA has no questions for a number, and most of its questions for yes or no "
-    "can be answered without the picture: see the row of the question alone.",
-}
+        layers = counted(options["net.layers"], "layer")
+        width = options["net.width"]
+        network = _TEXTS["network"].format(width=width, layers=layers, steps=steps)
+    return [about, _TEXTS["other"].format(network=network), _TEXTS[name]]
 
 
 def _table(own: Sequence[Record], name: str, test: str) -> Table:
@@ -307,18 +291,15 @@ def _table(own: Sequence[Record], name: str, test: str) -> Table:
     at = f" of standard deviation {min(levels):g}" if len(levels) == 1 else ""
     features = "clean visual features" if test == "clean" else f"Gaussian noise{at} on features"
     few = [f"{counts[kind]} for {kind}" for kind in kinds if 0 < counts.get(kind, FEW) < FEW]
-    caption = (
-        "Official accuracy. Question alone: the most frequent training answer to the same words. "
-        "The paper's rows are on VQA v2."
-    ) + (f" Few questions: {', '.join(few)}." if few else "")
+    caption = _TEXTS["table"] + (f" Few questions: {', '.join(few)}." if few else "")
     title = f"{TITLES[name]}: {features}"
     return Table(title, "Method", [*columns, Column("NLL", "low")], rows, caption)
 
 
 def _curves(own: Sequence[Record], name: str) -> content.Curves:
-    names = {name for record in own for name in record["metrics"]}
-    noisy = [name for name in names if name.startswith("noise-") and name.endswith("/all")]
-    levels = {float(name.removeprefix("noise-").removesuffix("/all")): name for name in noisy}
+    there = {metric for record in own for metric in record["metrics"]}
+    noisy = [metric for metric in there if metric.startswith("noise-") and metric.endswith("/all")]
+    levels = {float(metric.removeprefix("noise-").removesuffix("/all")): metric for metric in noisy}
     metrics = {0.0: "clean/all", **dict(sorted(levels.items()))}
     title = f"{TITLES[name]}: accuracy against noise on visual features"
     axes = ("standard deviation of the noise", "accuracy")
