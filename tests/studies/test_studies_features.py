@@ -25,7 +25,6 @@ from gflowout.studies.features_data import (
     Problem,
     auroc,
     discoveries,
-    kept_families,
     load,
     prediction,
 )
@@ -172,8 +171,6 @@ def test_families_count_once() -> None:
     second = [[0, 0, 1], [0, 0, 0]] * 5
     masks, weights = np.array([first, second], dtype=float), np.array([0.75, 0.25])
     family, relevant = np.array([0, 0, 1]), np.array([True, False])
-    found = kept_families(masks, weights, family)
-    assert found == pytest.approx([0.75, 0.125])
     problem = Problem(
         np.zeros((4, 3)), np.array([0, 1, 0, 1]), np.zeros(4, bool), np.zeros((2, 3)),
         np.array([0, 1]), ("a", "b", "c"), family, relevant, np.array([False, False, True]),
@@ -181,6 +178,7 @@ def test_families_count_once() -> None:
     drawn = Inclusion(torch.tensor(masks).unsqueeze(2), torch.tensor(weights))
     fitted = Fitted(lambda x: np.full((len(x), 2), 0.5), 2, 1.0, drawn)
     made = about_features(problem, fitted, whole=False)
+    assert made["inclusion/families"] == [0.75, 0.125]
     assert made["inclusion/auroc"] == 1.0
     assert made["inclusion/size"] == pytest.approx(0.875)
     assert made["inclusion/brier"] == pytest.approx((0.25**2 + 0.125**2) / 2)

@@ -23,6 +23,7 @@ from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Curves, Table
 from gflowout.studies.framework.sections import TITLES
 from gflowout.studies.vqa import PUBLISHED, section
+from gflowout.training import FitOptions
 
 SEED_THAT_KEEPS_NO = 2
 """Of two training pictures one is held out; the test asks for an answer of the other."""
@@ -143,7 +144,8 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
         assert {run.method for run in runs} == set(ARMS)
         for run in [*runs, *trials]:
             config = vqa_study.configuration(ARMS[run.method], run)
-            assert vqa_study.fit_options(config, run.seed).epochs == run.options["fit.epochs"]
+            how = FitOptions(**vqa_study._under("fit.", config), seed=run.seed)
+            assert how.epochs == run.options["fit.epochs"]
     assert vqa_study.SEEDS["cpu"] >= 5
 
 

@@ -44,13 +44,13 @@ _DECIMALS = 6
 """Uncertainties that agree to here are equal: further digits are rounding."""
 _BASE: Options = {
     "data.valid": 0.3, "data.batch_size": 100, "backbone.name": "mlp",
-    "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5,
+    "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5, "samples": 20,
 }  # fmt: skip
 _DEMO: Options = {**_BASE, "data.source": "eicu-demo", "data.options.test_hospital": 0.3}
 _SIZES: dict[str, Options] = {
     "smoke": {
         **_DEMO, "data.limit": 300, "data.batch_size": 30, "backbone.hidden": [16, 16, 16],
-        "fit.epochs": 2, "fit.valid_samples": 2,
+        "fit.epochs": 2, "fit.valid_samples": 2, "samples": 5,
     },
     "cpu": {**_DEMO, "fit.epochs": 40, "fit.patience": 8},
     "paper": {
@@ -61,7 +61,6 @@ _SIZES: dict[str, Options] = {
 _RATES = {"smoke": (3e-3,), "cpu": (1e-3,), "paper": (3e-4, 1e-3, 3e-3)}
 _OWN = {"smoke": 1, "cpu": 3, "paper": 3}
 SEEDS = {"smoke": 1, "cpu": 10, "paper": 9}
-SAMPLES = {"smoke": 5, "cpu": 20, "paper": 20}
 
 TITLES = {label: arm.title for label, arm in ALL.items()}
 DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
@@ -69,21 +68,7 @@ PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
 _TEXTS = judged.entry("clinical.texts")
 _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro recall"}
-_PROPER: dict[str, tuple[str, content.Better]] = {
-    "test/auroc": ("AUROC", "high"),
-    "test/aupr": ("AUPRC", "high"),
-    "test/brier": ("Brier score", "low"),
-    "test/nll": ("NLL", "low"),
-    "test/ece": ("ECE", "low"),
-    "risk/error": ("error, area", "low"),
-    "risk/brier": ("Brier, area", "low"),
-}
-_COMPARED: dict[str, tuple[str, content.Better]] = {
-    "chosen/f1": ("macro F1", "high"),
-    "test/auroc": ("AUROC", "high"),
-    "test/nll": ("NLL", "low"),
-    "risk/brier": ("the area under the Brier score against coverage", "low"),
-}
+_COLUMNS = {name: Column(**column) for name, column in judged.entry("clinical.columns").items()}
 
 
 def place(preset: str, seed: int) -> str:
@@ -211,10 +196,10 @@ def _trials(preset: str, arm: Arm) -> list[Options]:
 
 
 def _options(preset: str, arm: Arm) -> Options:
-    base = _SIZES[preset]
+    options = _SIZES[preset]
     if arm is LOGISTIC:
-        base = {key: value for key, value in base.items() if key.startswith("data.")}
-    return {**base, "samples": SAMPLES[preset]}
+        return {key: options[key] for key in options if key.startswith(("data.", "samples"))}
+    return options
 
 
 # Scores
@@ -293,21 +278,20 @@ def section(records: Sequence[Record]) -> Section:
     claims: list[Claim] = []
     for source in there:
         own, title = [record for record in records if record["data"] == source], DATA[source]
-        heads = [Column(head, better) for head, better in _PROPER.values()]
-        rows = sections.arm_rows(own, source, list(_PROPER), TITLES)
+        rows = sections.arm_rows(own, source, list(_COLUMNS), TITLES)
         proper = f"{title}: the risk as a number, and deferral"
         chosen = f"{title}: chosen on validation data"
         blocks += [
             Text(_about(own, source)),
             _table(own, source),
-            Table(proper, "Method", heads, rows, _TEXTS["areas"]),
+            Table(proper, "Method", list(_COLUMNS.values()), rows, _TEXTS["areas"]),
             _curves(own, source, "error", "share of kept patients judged wrongly"),
             _curves(own, source, "brier", "Brier score of kept patients"),
             sections.choices(own, {source: "Options"}, chosen, TITLES),
         ]
         compared = [
-            Compared(source, metric, f"{name} ({title})", better)
-            for metric, (name, better) in _COMPARED.items()
+            Compared(source, metric, row["what"].format(data=title), row["better"])
+            for metric, row in judged.entry("clinical.compared").items()
         ]
         more, details = sections.against_others(own, compared, TITLES)
         findings += more

@@ -18,6 +18,8 @@ from gflowout.methods.contextual import Bernoulli, arm
 
 UNITS = 4
 """Units of each of the two sites."""
+MASKS = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * (2 * UNITS))
+"""Every mask of both sites, [256, 2 * UNITS]."""
 BUDGET = 12
 """Masks that an estimator runs through the network in one step."""
 BASELINE = "REINFORCE, leave-one-out"
@@ -125,7 +127,7 @@ class Posterior(NamedTuple):
 
 def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
     """Exact expectation over all masks, [steps]."""
-    masks = _all_masks().unsqueeze(0)
+    masks = MASKS.unsqueeze(0)
     parts = _by_site(masks.expand(len(posterior.first), -1, -1))
     log_q = posterior.walk(lambda site, _: parts[site], masks.shape[1]).log_q().sum(0)
     return (log_q.exp() * (log_q - problem.log_reward(masks))).sum(-1)
@@ -133,12 +135,7 @@ def negative_elbo(problem: Problem, posterior: Posterior) -> Tensor:
 
 def log_evidence(problem: Problem) -> Tensor:
     """Exact log p(y | x) over all masks."""
-    return problem.log_reward(_all_masks()).logsumexp(-1)
-
-
-def _all_masks() -> Tensor:
-    """Every mask of both sites, [256, 2 * UNITS]."""
-    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * (2 * UNITS))
+    return problem.log_reward(MASKS).logsumexp(-1)
 
 
 def _by_site(values: Tensor) -> Sequence[Tensor]:

@@ -122,12 +122,11 @@ def measure(problem: Problem, steps: int, seed: int, rounds: int) -> list[Row]:
     return [{**row, "variance_ratio": row["variance"] / base["variance"]} for row in rows]
 
 
-def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, Any]:
+def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> None:
     """Measure all estimators on all problems, print and write the result.
 
     Writes ``estimators.json``, ``.md`` and ``.svg`` into a folder that is made if it does not
-    exist; the record in the first of them is returned. ``steps`` are gradients drawn per estimator,
-    ``rounds`` are of the measurement of cost.
+    exist. ``steps`` are gradients drawn per estimator, ``rounds`` are of the measurement of cost.
     """
     console = _optional("rich.console").Console()
     _optional("matplotlib")
@@ -157,7 +156,6 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
             grid.add_row(*_cells(row))
         console.print(grid)
     console.print(f"Record, table and plot: {out}", highlight=False)
-    return record
 
 
 def markdown(tables: Mapping[str, Sequence[Row]]) -> str:

@@ -16,16 +16,9 @@ from typing import Any
 import numpy as np
 
 from gflowout.runs import Context, Result, Run
+from gflowout.studies import features_fit
 from gflowout.studies.features_data import PROBLEMS, Flags, Floats, load, prediction
-from gflowout.studies.features_fit import (
-    ARMS,
-    EQUAL,
-    THRESHOLD,
-    Arm,
-    about_features,
-    fit,
-    on_test_rows,
-)
+from gflowout.studies.features_fit import ARMS, EQUAL, Arm, fit
 from gflowout.studies.framework import content, sections, statistics
 from gflowout.studies.framework.claims import entry, template
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
@@ -98,7 +91,7 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
 def work(run: Run, context: Context) -> Result:
     """A trial: fit to a part of the training rows, score the rest. A run: fit to all, then test."""
     del context  # nothing is kept: a run is a minute
-    arm, options = ARMS[run.method], run.options
+    arm, options, tuned = ARMS[run.method], run.options, run.options["tuned"]
     data = run.data.partition(" draw ")[0]
     problem = load(data, run.seed, options.get("rows"), options.get("test"))
     classes = int(max(problem.y.max(), problem.y_test.max())) + 1
@@ -106,18 +99,15 @@ def work(run: Run, context: Context) -> Result:
     how = {"classes": classes, "epochs": epochs, "seed": run.seed, "share": share}
     if run.study == TUNING:
         held, kept = problem.held, ~problem.held
-        fitted = fit(arm, options["tuned"], problem.x[kept], problem.y[kept], members=1, **how)
+        fitted = fit(arm, tuned, problem.x[kept], problem.y[kept], members=1, **how)
         scores = prediction(fitted.proba(problem.x[held]), problem.y[held])
         metrics = {**prefixed("valid", scores), "cost/train": fitted.seconds}
         return {"metrics": metrics, "data": problem.checksums(test=False)}
     members = min(arm.members, options.get("members", arm.members))
-    fitted = fit(
-        arm, options["tuned"], problem.x, problem.y, members=members, apart=problem.held, **how
-    )
-    return {
-        "metrics": on_test_rows(problem, fitted) | about_features(problem, fitted, run.seed == 0),
-        "data": problem.checksums(test=True),
-    }
+    fitted = fit(arm, tuned, problem.x, problem.y, members=members, apart=problem.held, **how)
+    metrics = features_fit.on_test_rows(problem, fitted)
+    metrics |= features_fit.about_features(problem, fitted, run.seed == 0)
+    return {"metrics": metrics, "data": problem.checksums(test=True)}
 
 
 def seconds(run: Run) -> float:
@@ -145,34 +135,9 @@ def _options(preset: str, data: str, arm: Arm, tuned: Mapping[str, Any]) -> Opti
 
 # What the report says
 
-_PREDICTION = {
-    "test/nll": Column("NLL", "low"),
-    "test/accuracy": Column("accuracy", "high", 1, percent=True),
-    "test/auroc": Column("AUROC", "high"),
-    "shift/nll": Column("NLL, shifted", "low"),
-    "shift/accuracy": Column("accuracy, shifted", "high", 1, percent=True),
-    "shift/auroc": Column("AUROC, shifted", "high"),
-}
-_KNOWN = {
-    "inclusion/auroc": Column("AUROC of features", "high"),
-    "inclusion/true": Column("found, true", "high", 1),
-    "inclusion/false": Column("found, false", "low", 1),
-    "inclusion/fdr": Column("false share", "low"),
-    "inclusion/strict": Column("false share, copies false", "low"),
-    "inclusion/brier": Column("Brier of inclusion", "low", 4),
-    "inclusion/size": Column("expected features", None, 1),
-}
-_NOISY = {
-    "inclusion/found": Column("features found", None, 1),
-    "inclusion/false": Column("noise columns found", "low", 1),
-    "inclusion/noise": Column("mean inclusion of noise", "low"),
-    "inclusion/size": Column("expected features", None, 1),
-}
-_COST = {
-    "cost/train": Column("training, s", "low", 1),
-    "cost/predict": Column("test rows, s", "low", 2),
-    "cost/networks": Column("networks", None, 0),
-    "single/nll": Column("NLL of one chain", "low"),
+_COLUMNS = {
+    table: {metric: Column(**column) for metric, column in columns.items()}
+    for table, columns in entry("features.columns").items()
 }
 _TEXTS = entry("features.texts")
 
@@ -201,7 +166,7 @@ def section(records: Sequence[Record]) -> Section:
         blocks += _problem(records, name)
     cost = f"{titles[names[0]]}: what it takes"
     caption = _TEXTS["cost"].format(equal=EQUAL)
-    blocks += [*_calibration(records), *_table(records, names[0], _COST, cost, caption)]
+    blocks += [*_calibration(records), *_table(records, names[0], _COLUMNS["cost"], cost, caption)]
     blocks.append(Text(details or none, "Every comparison in NLL"))
     for name, title in titles.items():
         chosen = f"{title}: chosen on validation data"
@@ -229,10 +194,11 @@ def _problem(records: Sequence[Record], data: str) -> list[Block]:
     ) + (" A tenth of all labels is flipped." if source.known else "")
     hidden = [] if data == "copies" else ["inclusion/strict"]
     if not source.noisy:
-        hidden += ["inclusion/false", "inclusion/noise", *(n for n in _PREDICTION if "shift" in n)]
+        hidden += ["inclusion/false", "inclusion/noise"]
+        hidden += ["shift/nll", "shift/accuracy", "shift/auroc"]
     prediction, features = (
-        {name: column for name, column in columns.items() if name not in hidden}
-        for columns in (_PREDICTION, _KNOWN if source.known else _NOISY)
+        {name: column for name, column in _COLUMNS[table].items() if name not in hidden}
+        for table in ("prediction", "known" if source.known else "noisy")
     )
     return [
         Text([about]),
@@ -316,7 +282,7 @@ def _drugs(records: Sequence[Record], data: str) -> str:
         str(name)
         for metrics in own
         for name, value in zip(metrics["inclusion/names"], metrics["inclusion/values"], strict=True)
-        if float(value) >= THRESHOLD
+        if float(value) >= features_fit.THRESHOLD
     )
     often = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:6]
     listed = ", ".join(f"{name} ({count} of {len(own)})" for name, count in often) or "none"

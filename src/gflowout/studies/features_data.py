@@ -268,15 +268,6 @@ def auroc(score: Floats, right: Flags) -> float:
     return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def kept_families(masks: Floats, weights: Floats, family: Ints) -> Floats:
-    """Probability that at least one feature of a family is kept, [families].
-
-    Masks are [chains, draws, features], weights are of the chains, families of the features.
-    """
-    probability: Floats = weights @ best_of_families(masks, family).mean(1)
-    return probability
-
-
 def best_of_families(score: Floats, family: Ints) -> Floats:
     """Highest score in each family, from [..., features] to [..., families]."""
     return np.stack([score[..., family == number].max(-1) for number in np.unique(family)], -1)

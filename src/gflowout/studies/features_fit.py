@@ -15,18 +15,8 @@ import numpy as np
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.optional import require
 from gflowout.methods import METHODS
-from gflowout.studies.features_data import (
-    LEAST,
-    Flags,
-    Floats,
-    Ints,
-    Problem,
-    auroc,
-    best_of_families,
-    discoveries,
-    kept_families,
-    prediction,
-)
+from gflowout.studies import features_data
+from gflowout.studies.features_data import LEAST, Flags, Floats, Ints, Problem, prediction
 from gflowout.studies.framework.study import prefixed
 
 Tuned = Mapping[str, float]
@@ -249,9 +239,8 @@ def permutation_importance(
         many = np.tile(x, (repeats, 1))
         orders = [rng.permutation(len(x)) for _ in range(repeats)]
         many[:, feature] = np.concatenate([x[order, feature] for order in orders])
-        growth[feature] = (
-            _nll(proba(many), np.tile(y, repeats)).reshape(repeats, -1).mean(0) - before
-        )
+        after = _nll(proba(many), np.tile(y, repeats)).reshape(repeats, -1).mean(0)
+        growth[feature] = after - before
     mean, error = growth.mean(1), growth.std(1, ddof=1) / np.sqrt(len(x))
     return mean, mean > FIRM * np.maximum(error, 1e-12)
 
@@ -386,7 +375,7 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         found = importance >= THRESHOLD
         metrics["size"] = float(importance.sum())
         if relevant is not None:
-            likely = kept_families(masks, weights, family)
+            likely = weights @ features_data.best_of_families(masks, family).mean(1)
             metrics["brier"] = float(np.mean((likely - relevant) ** 2))
             metrics["families"] = _rounded(likely)
             metrics["relevant"] = [int(value) for value in relevant]
@@ -401,9 +390,10 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         importance, found = fitted.importance, fitted.found
     else:
         return {}
-    metrics |= discoveries(found, family, relevant, problem.irrelevant)
+    metrics |= features_data.discoveries(found, family, relevant, problem.irrelevant)
     if relevant is not None:
-        metrics["auroc"] = auroc(best_of_families(importance, family), relevant)
+        best = features_data.best_of_families(importance, family)
+        metrics["auroc"] = features_data.auroc(best, relevant)
     return prefixed("inclusion", metrics)
 
 

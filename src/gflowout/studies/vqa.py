@@ -34,12 +34,11 @@ from gflowout.studies.framework.content import Block, Cell, Claim, Column, Secti
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, pair
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
-from gflowout.studies.vqa_data import Prepared, checksum
+from gflowout.studies.vqa_data import SIZES, Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
 DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 9}
-SAMPLES = {"smoke": 3, "cpu": 20, "paper": 20}
 TRIAL_SEED = {"smoke": 0, "cpu": 100, "paper": 100}
 """Of the trials: another choice of validation questions than any run has, where there is time."""
 
@@ -76,7 +75,7 @@ def tuning(preset: str) -> list[Run]:
         Run(TUNING, arm.label, data, TRIAL_SEED[preset], {**options, "tuned": tuned})
         for data in DATA[preset]
         for shorter in [{} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}]
-        for options in [{**_options(preset, data), **shorter}]
+        for options in [{**SIZES[preset][data], **shorter}]
         for arm in ARMS.values()
         for tuned in trials(arm, _RATES[preset], _OWN[preset])
     ]
@@ -86,7 +85,7 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set, seed by seed."""
     noise = {"noises": list(NOISES[preset]), "noisy": NOISY[preset]}
     return [
-        Run("vqa", arm.label, data, seed, {**_options(preset, data), **noise, "tuned": tuned})
+        Run("vqa", arm.label, data, seed, {**SIZES[preset][data], **noise, "tuned": tuned})
         for seed in range(SEEDS[preset])
         for data in DATA[preset]
         for arm in ARMS.values()
@@ -179,11 +178,6 @@ def configuration(arm: Arm, run: Run) -> Options:
     return {**options, **arm.options, **run.options["tuned"], "data": run.data}
 
 
-def fit_options(config: Mapping[str, Any], seed: int) -> FitOptions:
-    """How to train."""
-    return FitOptions(**_under("fit.", config), seed=seed)
-
-
 def _trained(
     arm: Arm, run: Run, data: Prepared, place: int, context: Context
 ) -> tuple[MaskedModel, FitResult]:
@@ -197,17 +191,14 @@ def _trained(
     model = build(arm, config, data, seed)
     train = VQABatches(data.train, batch_size=config["batch"], shuffle=True, seed=seed)
     valid = VQABatches(data.valid, batch_size=_TEST_BATCH)
-    options, unpack = fit_options(config, seed), single_answer if data.single else None
+    options = FitOptions(**_under("fit.", config), seed=seed)
+    unpack = single_answer if data.single else None
     # Another run may be training the same model: then it is done when the lock is free.
     with locks.hold(folder / ".wanted.lock", wait=True):
         result = fit(model, train, valid, options, folder=folder, progress=False, unpack=unpack)
     if torch.cuda.is_available():
         model.to("cuda")
     return model, result
-
-
-def _options(preset: str, data: str) -> Options:
-    return {**vqa_data.SIZES[preset][data], "samples": SAMPLES[preset]}
 
 
 def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:

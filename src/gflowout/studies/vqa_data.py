@@ -42,12 +42,12 @@ _SMALL: dict[str, Any] = {
     "net.layers": 1, "net.width": 64, "net.heads": 4, "net.hidden": 128, "net.embedding_size": 32,
     "net.reduction_hidden": 64, "net.reduced": 128, "fit.schedule": "cosine",
     "fit.valid_samples": 3, "batch": 32, "grid": 4, "size": 64, "train": 3000, "valid": 400,
-    "test": 600,
+    "test": 600, "samples": 20,
 }  # fmt: skip
 TINY: dict[str, Any] = {
     **_SMALL, "net.width": 16, "net.hidden": 16, "net.embedding_size": 8,
     "net.reduction_hidden": 16, "net.reduced": 16, "fit.epochs": 1, "fit.valid_samples": 1,
-    "train": 120, "valid": 40, "test": 40, "batch": 30,
+    "train": 120, "valid": 40, "test": 40, "batch": 30, "samples": 3,
 }  # fmt: skip
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
@@ -67,7 +67,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "fit.milestones": [10 / 13, 12 / 13], "fit.gamma": 0.2, "fit.patience": 3,
             "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14,
             "features": 2048, "held_out": 0.1, "min_count": 8, "train": None, "valid": None,
-            "test": None,
+            "test": None, "samples": 20,
         },
     },
 }  # fmt: skip
@@ -92,15 +92,12 @@ class Prepared:
 def load(name: str, seed: int, options: Mapping[str, Any], kept: Path) -> Prepared:
     """Read a data set and make its regions.
 
-    Args:
-        name: ``"vqa-v2"``, which has region features of its own, ``"vqa-rad"`` or ``"easy-vqa"``.
-        seed: Of the choice of training and validation questions. The test questions are the same
-            for every seed.
-        options: ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per question),
-            ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
-            grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
-            :func:`gflowout.data.vqa.load`.
-        kept: Folder where features of pictures are kept, so that those are decoded once.
+    ``"vqa-v2"`` has region features of its own; those of other pictures are made once and kept in a
+    folder. The seed chooses training and validation questions; the test questions are always the
+    same. Options are ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per
+    question), ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
+    grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
+    :func:`gflowout.data.vqa.load`.
     """
     if name == "vqa-v2":
         split = vqa.load(
