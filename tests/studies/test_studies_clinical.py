@@ -71,6 +71,8 @@ def test_best_threshold_beats_every_other_one() -> None:
     best = clinical.macro(risk, died, clinical.best_threshold(risk, died))["f1"]
     grid = [clinical.macro(risk, died, place)["f1"] for place in torch.linspace(-1, 3, 2001)]
     assert best == pytest.approx(max(grid))
+    apart = torch.tensor([0.125, 0.25, 0.5, 1.0]), torch.tensor([0, 0, 1, 1])
+    assert clinical.best_threshold(*apart) == 0.375  # half way between
 
 
 def test_logistic_minimises_the_penalised_loss_with_a_free_intercept() -> None:

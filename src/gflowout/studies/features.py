@@ -144,7 +144,6 @@ _TEXTS = entry("features.texts")
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, plots of inclusion and calibration, comparisons and claims."""
-    records = list(records)
     names = sections.present(records, PROBLEMS)
     if not names:
         return Section(findings=("No run of this study is done yet.",))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+TABLES = tomllib.loads(resources.files(__package__).joinpath("features.toml").read_text("utf-8"))
+"""Arms and problems, by name."""
 FLIPPED = 0.1
 """Share of the labels that are wrong, in training and in test."""
 STRETCH = 3.0
@@ -88,9 +92,9 @@ class Source:
     whether it is known which features matter; ``noisy``: whether some are known not to.
     """
 
+    make: Make = field(repr=False)
     title: str
     about: str
-    make: Make = field(repr=False)
     rows: int
     test: int
     known: bool = True
@@ -194,48 +198,17 @@ def _held(rows: int, rng: np.random.Generator) -> Flags:
     return held
 
 
-PROBLEMS = {
-    "independent": Source(
-        "Independent features",
-        "60 standard normal features; y = [1.5 x0 + 2 x1 x2 + 2 sin(2 x3) + 1.5 x4 > 0]",
-        _synthetic("independent", 60, 5), 800, 4000,
-    ),
-    "copies": Source(
-        "Near-copies",
-        "the same with x5 to x9 = x0 to x4 + 0.1 noise: of two near-copies any is right",
-        _synthetic("independent", 60, 5, copies=5), 800, 4000,
-    ),
-    "interactions": Source(
-        "Interactions only",
-        "60 standard normal features; y = [x0 x1 + x2 x3 > 0]: no feature tells anything alone",
-        _synthetic("interactions", 60, 4), 900, 4000,
-    ),
-    "wide": Source(
-        "More features than points",
-        "400 standard normal features; y = [2 x0 - 2 x1 + 1.5 x2 + 1.5 tanh(3 x3) + 1 - x4² > 0]",
-        _synthetic("wide", 400, 5), 200, 4000,
-    ),
-    "breast-cancer": Source(
-        "Breast cancer + noise",
-        "30 measurements of cells and 100 noise columns: malignant or benign",
-        _bundled("load_breast_cancer"), 300, 269, known=False,
-    ),
-    "digits": Source(
-        "Digits + noise",
-        "64 pixels of handwritten digits and 100 noise columns: which of ten digits",
-        _bundled("load_digits"), 600, 1197, known=False,
-    ),
-    "eicu": Source(
-        "eICU demo",
-        "drugs of the first 48 hours in intensive care: death, in hospitals not trained on",
-        _clinical(0), 1750, 10_000, known=False, noisy=False,
-    ),
-    "eicu-noise": Source(
-        "eICU demo + noise",
-        "the same with 100 noise columns",
-        _clinical(NOISE), 1750, 10_000, known=False,
-    ),
-}  # fmt: skip
+_MAKERS = {
+    "independent": _synthetic("independent", 60, 5),
+    "copies": _synthetic("independent", 60, 5, copies=5),
+    "interactions": _synthetic("interactions", 60, 4),
+    "wide": _synthetic("wide", 400, 5),
+    "breast-cancer": _bundled("load_breast_cancer"),
+    "digits": _bundled("load_digits"),
+    "eicu": _clinical(0),
+    "eicu-noise": _clinical(NOISE),
+}
+PROBLEMS = {name: Source(_MAKERS[name], **about) for name, about in TABLES["problems"].items()}
 """All problems by name, in the order of the report."""
 
 

@@ -23,13 +23,6 @@ Tuned = Mapping[str, float]
 Proba = Callable[[Floats], Floats]
 """From rows to probabilities, [rows, classes]."""
 
-CHAINS = 10
-"""Networks of a posterior over features in a run: two for each of five folds."""
-MASKS = 8
-"""Masks that ID-GFlowOut scores in each step of a chain."""
-EQUAL = CHAINS * MASKS
-"""MC networks with no less computing than the chains of ID-GFlowOut: one for each mask."""
-
 
 @dataclass(frozen=True)
 class Arm:
@@ -46,85 +39,18 @@ class Arm:
     label: str
     title: str
     method: str
-    trials: tuple[Tuned, ...] = ()
+    trials: Sequence[Tuned] = ()
     inputs: bool = False
     members: int = 1
     steps: int = 300
     like: str = ""
-    only: tuple[str, ...] = ()
+    only: Sequence[str] = ()
     learned: bool = False
 
 
-def _trials(names: str, *rows: tuple[float, ...]) -> tuple[Tuned, ...]:
-    """Values of options by name, trial by trial."""
-    return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
-
-
-def _rates(high: float, low: float) -> tuple[Tuned, ...]:
-    """Two dropout rates, with and without masks on inputs."""
-    return _trials(
-        "lr rate inputs", (2e-3, high, 0), (2e-3, low, 0), (2e-3, low, 1), (5e-4, high, 0),
-        (5e-3, high, 0), (2e-3, high, 1),
-    )  # fmt: skip
-
-
-_SPARSE: Tuned = {"lr": 5e-4, "beta": 1.0, "prior_keep": 0.02, "start_keep": 0.05}
-"""Sparse from the start: for few rows, which many features would soon learn by heart."""
-
-_ALL = (
-    Arm(
-        "id-gflowout", "ID-GFlowOut on inputs", "id-gflowout",
-        ({"lr": 2e-3, "beta": 0.3}, {"lr": 1.5e-3, "beta": 0.3}, _SPARSE,
-         {"lr": 2e-3, "beta": 0.5}, {"lr": 3e-3, "beta": 0.3}, {**_SPARSE, "lr": 2e-3}),
-        inputs=True, members=CHAINS, steps=1000, learned=True,
-    ),
-    Arm(
-        "gflowout", "GFlowOut on inputs", "gflowout",
-        _trials("lr beta", (2e-3, 20.0), (2e-3, 5.0), (5e-4, 20.0), (2e-3, 50.0), (5e-4, 5.0),
-                (5e-3, 20.0)),
-        inputs=True, members=3, steps=1000, learned=True,
-    ),
-    Arm(
-        "gates", "Stochastic gates", "gates",
-        _trials("lr strength", (2e-3, 0.003), (2e-3, 0.01), (2e-3, 0.001), (5e-3, 0.003),
-                (5e-3, 0.01), (2e-3, 0.03)),
-        inputs=True, members=5, steps=1000, learned=True,
-    ),
-    Arm("mc", "MC dropout", "mc", _rates(0.5, 0.3)),
-    Arm("concrete", "Concrete dropout", "concrete", _rates(0.5, 0.2)),
-    Arm(
-        "contextual", "Contextual dropout", "contextual",
-        _trials("lr prior_keep inputs", (2e-3, 0.5, 0), (2e-3, 0.8, 0), (2e-3, 0.5, 1),
-                (5e-4, 0.5, 0), (2e-3, 0.8, 1), (5e-4, 0.8, 1)),
-        learned=True,
-    ),
-    Arm(
-        "ensemble", "Deep ensemble", "none",
-        _trials("lr", (2e-3,), (5e-4,), (5e-3,))
-        + _trials("lr weight_decay", (2e-3, 0.1), (5e-4, 0.1), (5e-3, 0.1)),
-        members=5,
-    ),
-    Arm("mc-ensemble", "Ensemble of MC networks", "mc", members=5, like="mc"),
-    Arm(
-        "mc-equal", f"{EQUAL} MC networks", "mc", members=EQUAL, like="mc",
-        only=("independent",),
-    ),
-    Arm(
-        "l1", "L1 logistic regression", "l1",
-        _trials("C", (0.1,), (0.03,), (0.5,), (0.01,), (0.2,), (2.0,)),
-    ),
-    Arm(
-        "forest", "Random forest", "forest",
-        _trials("features leaf", (0.15, 1), (0.4, 3), (0.4, 10), (0.8, 3), (0.8, 10), (0.15, 3)),
-    ),
-    Arm(
-        "boosting", "Gradient boosting", "boosting",
-        _trials("leaves rate", (8, 0.1), (4, 0.1), (4, 0.05), (8, 0.05), (16, 0.05), (2, 0.1)),
-    ),
-)  # fmt: skip
-ARMS = {arm.label: arm for arm in _ALL}
-"""All arms by label; what they may tune, and nothing else differs. ``inputs`` 1: masks on inputs,
-too. ``mc-equal`` answers what the chains' computing would have bought otherwise."""
+ARMS = {label: Arm(label, **arm) for label, arm in features_data.TABLES["arms"].items()}
+EQUAL = ARMS["mc-equal"].members
+"""MC networks with no less computing than the chains of ID-GFlowOut."""
 
 WIDTHS = (64, 64)
 PATIENCE = 30

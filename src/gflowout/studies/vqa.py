@@ -214,7 +214,6 @@ def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves against noise, findings and claims from the records that there are."""
-    records = list(records)
     there = sections.present(records, TITLES)
     if not there:
         return Section(findings=("No run of this study is done yet.",))

@@ -125,10 +125,6 @@ def region_features(pictures: Tensor, grid: int) -> Tensor:
 
     From uint8 [M, C, H, W] to [M, grid * grid, 2 * C + DIRECTIONS]. Cells without any light, such
     as the border that makes a picture square, are all zero: padding.
-
-    Examples:
-        >>> region_features(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), 2).shape
-        torch.Size([1, 4, 14])
     """
     return torch.cat(
         [_described(part.float() / 255, grid) for part in torch.split(pictures, BATCH)]
