@@ -264,10 +264,6 @@ def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
 
     ``single/nll`` is the mean over chains that predict alone.
     """
-
-    def scores(proba: Proba, x: Floats) -> dict[str, float]:
-        return prediction(proba(x), problem.y_test)
-
     began = time.perf_counter()
     probabilities = fitted.proba(problem.x_test)
     metrics: dict[str, Any] = {
@@ -277,10 +273,11 @@ def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
         **prefixed("test", prediction(probabilities, problem.y_test)),
     }
     if problem.irrelevant.any():
-        metrics |= prefixed("shift", scores(fitted.proba, problem.shifted()))
+        shifted = fitted.proba(problem.shifted())
+        metrics |= prefixed("shift", prediction(shifted, problem.y_test))
     if fitted.alone:
-        losses = [scores(proba, problem.x_test)["nll"] for proba in fitted.alone]
-        metrics["single/nll"] = float(np.mean(losses))
+        single = [prediction(proba(problem.x_test), problem.y_test) for proba in fitted.alone]
+        metrics["single/nll"] = float(np.mean([scores["nll"] for scores in single]))
     return metrics
 
 
