@@ -264,13 +264,13 @@ def logistic(x: Tensor, y: Tensor, penalty: float) -> Callable[[Tensor], Tensor]
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves of deferral, findings and claims from the records that there are."""
-    there = sections.present(records, DATA)
-    if not there:
+    names = sections.present(records, DATA)
+    if not names:
         return Section(findings=("No run of this study is done yet.",))
     blocks: list[Block] = []
     findings: list[str] = []
     claims: list[Claim] = []
-    for source in there:
+    for source in names:
         own, title = [record for record in records if record["data"] == source], DATA[source]
         rows = sections.arm_rows(own, source, list(_COLUMNS), TITLES)
         proper = f"{title}: the risk as a number, and deferral"
@@ -292,7 +292,7 @@ def section(records: Sequence[Record]) -> Section:
         rule = judged.entry("clinical.superior")["rule"]
         blocks += [Text([rule]), *sections.pair_by_pair(details)]
         claims += [_claim(own, source, arm) for arm in PUBLISHED if arm != "gflowout"]
-    return Section(findings, blocks, claims, there)
+    return Section(findings, blocks, claims, names)
 
 
 def _about(own: Sequence[Record], source: str) -> list[str]:
@@ -346,10 +346,12 @@ def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:
         margins[title] = round(PUBLISHED["gflowout"][place] - PUBLISHED[arm][place], 3)
         ours, other = (by_seed(own, source, a, f"chosen/{name}") for a in ("gflowout", arm))
         comparisons[title] = pair(ours, other, "high")
-    held, why = judged.by_margins(holm(comparisons), margins, judged.superior)
+    outcome, why = judged.by_margins(holm(comparisons), margins, judged.superior)
     title = TITLES[arm] if arm == "id-gflowout" else TITLES[arm].lower()
     title = "random dropout" if arm == "mc" else title
-    return judged.template("clinical.superior", held, other=title, data=DATA[source], margins=why)
+    return judged.template(
+        "clinical.superior", outcome, other=title, data=DATA[source], margins=why
+    )
 
 
 STUDY = Study(

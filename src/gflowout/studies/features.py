@@ -353,14 +353,14 @@ def _claim_below(records: Sequence[Record], data: str) -> Claim:
     behind = {arm: own for arm, own in compared.items() if own.verdict != "better"}
     listed = ", ".join(f"{TITLES[arm]} ({_gap(own)})" for arm, own in behind.items())
     if any(own.difference >= 0 for own in behind.values()):
-        held, lead = False, f"Not below {listed}. "
+        outcome, lead = False, f"Not below {listed}. "
     elif behind:
-        held, lead = None, f"Lower, but within the interval, for {listed}. "
+        outcome, lead = None, f"Lower, but within the interval, for {listed}. "
     else:
-        held, lead = True, ""
-    weak = [TITLES[arm] for arm, own in compared.items() if held and own.firm != "better"]
+        outcome, lead = True, ""
+    weak = [TITLES[arm] for arm, own in compared.items() if outcome and own.firm != "better"]
     also = f" Not significant after Holm correction for {', '.join(weak)}." if weak else ""
-    return template("features.below", held, "why", **texts, lead=lead, weak=also)
+    return template("features.below", outcome, "why", **texts, lead=lead, weak=also)
 
 
 def _claim_area(records: Sequence[Record], data: str) -> Claim:

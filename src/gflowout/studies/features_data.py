@@ -184,12 +184,12 @@ def _real(
     x: Floats, noise: Floats, y: Ints, names: Iterable[object], train: Ints, test: Ints, held: Flags
 ) -> Problem:
     """Rows of real data, chosen by number, with columns of noise beside them."""
-    known = x.shape[1]
+    real = x.shape[1]
     x = np.hstack([x, noise])
     number = np.arange(x.shape[1])
     titles = (*map(str, names), *(f"noise {place}" for place in range(noise.shape[1])))
     parts = (x[train], y[train], held, x[test], y[test])
-    return Problem(*parts, titles, number, None, number >= known)
+    return Problem(*parts, titles, number, None, number >= real)
 
 
 def _held(rows: int, rng: np.random.Generator) -> Flags:
@@ -221,11 +221,11 @@ def prediction(probabilities: Floats, y: Ints) -> dict[str, float]:
     kept /= kept.sum(1, keepdims=True)
     classes = range(1, 2) if kept.shape[1] == 2 else range(kept.shape[1])
     areas = [auroc(kept[:, label], y == label) for label in classes]
-    known = [area for area in areas if not math.isnan(area)]
+    areas = [area for area in areas if not math.isnan(area)]
     return {
         "nll": float(-np.log(kept[np.arange(len(y)), y]).mean()),
         "accuracy": float((kept.argmax(1) == y).mean()),
-        "auroc": float(np.mean(known)) if known else math.nan,
+        "auroc": float(np.mean(areas)) if areas else math.nan,
     }
 
 

@@ -214,13 +214,13 @@ def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves against noise, findings and claims from the records that there are."""
-    there = sections.present(records, TITLES)
-    if not there:
+    names = sections.present(records, TITLES)
+    if not names:
         return Section(findings=("No run of this study is done yet.",))
     blocks: list[Block] = []
     claims: list[Claim] = []
     compared = []
-    for name in there:
+    for name in names:
         own, title = [record for record in records if record["data"] == name], TITLES[name]
         blocks += [
             Text(_about(own, name)),
@@ -235,7 +235,7 @@ def section(records: Sequence[Record]) -> Section:
         claims += [_claim(own, name, arm) for arm in ("contextual", "concrete")]
     findings, details = sections.against_others(records, compared)
     blocks += [Text([judged.entry("vqa.noisy")["rule"]]), *sections.pair_by_pair(details)]
-    return Section(findings, blocks, claims, there)
+    return Section(findings, blocks, claims, names)
 
 
 def _about(own: Sequence[Record], name: str) -> list[str]:
@@ -287,8 +287,10 @@ def _table(own: Sequence[Record], name: str, test: str) -> Table:
 
 
 def _curves(own: Sequence[Record], name: str) -> content.Curves:
-    there = {metric for record in own for metric in record["metrics"]}
-    noisy = [metric for metric in there if metric.startswith("noise-") and metric.endswith("/all")]
+    recorded = {metric for record in own for metric in record["metrics"]}
+    noisy = [
+        metric for metric in recorded if metric.startswith("noise-") and metric.endswith("/all")
+    ]
     levels = {float(metric.removeprefix("noise-").removesuffix("/all")): metric for metric in noisy}
     metrics = {0.0: "clean/all", **dict(sorted(levels.items()))}
     title = f"{TITLES[name]}: accuracy against noise on visual features"
@@ -301,14 +303,14 @@ def _claim(own: Sequence[Record], name: str, arm: str) -> Claim:
     """GFlowOut against one of the paper's baselines with noisy features."""
     paper = PUBLISHED["noisy"]
     ours, other = (by_seed(own, name, label, "noisy/all") for label in ("gflowout", arm))
-    held, margins = judged.by_margins(
+    outcome, margins = judged.by_margins(
         {"accuracy": pair(ours, other, "high")},
         {"accuracy": (paper["gflowout"][0] - paper[arm][0]) / 100},
         judged.matches,
         scale=100,
     )
     title = sections.TITLES[arm].lower()
-    return judged.template("vqa.noisy", held, other=title, data=TITLES[name], margins=margins)
+    return judged.template("vqa.noisy", outcome, other=title, data=TITLES[name], margins=margins)
 
 
 def _counts(own: Sequence[Record]) -> dict[str, int]:
