@@ -17,7 +17,7 @@ from gflowout.app.config import DataConfig
 from gflowout.data import clinical as data
 from gflowout.data import store
 from gflowout.runs import Context, read
-from gflowout.studies import clinical, clinical_scores, models
+from gflowout.studies import clinical, models
 from gflowout.studies.clinical import PUBLISHED, TITLES, section
 from gflowout.studies.framework import study
 from gflowout.studies.framework.content import PAPER, Curves, Table
@@ -26,7 +26,7 @@ from gflowout.studies.framework.content import PAPER, Curves, Table
 def test_risk_coverage_is_the_mean_over_all_orders_of_equals() -> None:
     uncertainty = torch.tensor([0.3, 0.1, 0.3, 0.2, 0.3, 0.1])
     loss = torch.tensor([1.0, 0.5, 0.0, 0.25, 0.0, 2.0])
-    found = clinical_scores.risk_coverage(uncertainty, loss)
+    found = clinical.risk_coverage(uncertainty, loss)
     orders = [
         order
         for order in itertools.permutations(range(6))
@@ -41,12 +41,12 @@ def test_risk_coverage_is_the_mean_over_all_orders_of_equals() -> None:
 def test_risk_coverage_without_equals_is_a_running_mean() -> None:
     generator = torch.Generator().manual_seed(0)
     uncertainty, loss = torch.rand(50, generator=generator), torch.rand(50, generator=generator)
-    found = clinical_scores.risk_coverage(uncertainty, loss)
+    found = clinical.risk_coverage(uncertainty, loss)
     kept = loss[uncertainty.argsort()]
     for count in (1, 7, 50):
         assert float(found[count - 1]) == pytest.approx(float(kept[:count].mean()))
-    points = clinical_scores.at_coverages(found)
-    assert len(points) == len(clinical_scores.COVERAGES) == 20
+    points = clinical.at_coverages(found)
+    assert len(points) == len(clinical.COVERAGES) == 20
     assert points[-1] == pytest.approx(float(loss.mean()), abs=1e-6)
     assert points[9] == pytest.approx(float(kept[:25].mean()), abs=1e-6)
     assert points[0] == pytest.approx(float(kept[:3].mean()), abs=1e-6)  # 2.5 patients: 3
@@ -57,7 +57,7 @@ def test_macro_scores_are_those_of_scikit_learn(threshold: float) -> None:
     generator = torch.Generator().manual_seed(1)
     risk = torch.rand(80, generator=generator)
     died = (torch.rand(80, generator=generator) < 0.2).long()
-    found = clinical_scores.macro(risk, died, threshold)
+    found = clinical.macro(risk, died, threshold)
     said = (risk >= threshold).long()
     for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
         expected = score(died, said, average="macro", zero_division=0)
@@ -68,20 +68,26 @@ def test_best_threshold_beats_every_other_one() -> None:
     generator = torch.Generator().manual_seed(2)
     died = (torch.rand(60, generator=generator) < 0.2).long()
     risk = (torch.rand(60, generator=generator) + 0.5 * died).double()
-    best = clinical_scores.macro(risk, died, clinical_scores.best_threshold(risk, died))["f1"]
-    grid = [clinical_scores.macro(risk, died, place)["f1"] for place in torch.linspace(-1, 3, 2001)]
+    best = clinical.macro(risk, died, clinical.best_threshold(risk, died))["f1"]
+    grid = [clinical.macro(risk, died, place)["f1"] for place in torch.linspace(-1, 3, 2001)]
     assert best == pytest.approx(max(grid))
+    apart = torch.tensor([0.125, 0.25, 0.5, 1.0]), torch.tensor([0, 0, 1, 1])
+    assert clinical.best_threshold(*apart) == 0.375  # half way between
 
 
-def test_logistic_is_that_of_scikit_learn() -> None:
+def test_logistic_minimises_the_penalised_loss_with_a_free_intercept() -> None:
     generator = torch.Generator().manual_seed(3)
     x = (torch.rand(300, 12, generator=generator) < 0.3).float()
     y = (torch.rand(300, generator=generator) < (2 * x[:, 0] - 2).sigmoid()).float()
-    weights = clinical_scores.logistic(x, y, penalty=2.0)
+    risk = clinical.logistic(x, y, penalty=2.0)(x)
+    inputs = torch.cat([x, torch.ones(300, 1)], 1).double()
+    weights = torch.linalg.lstsq(inputs, torch.logit(risk)).solution
+    gradient = inputs.T @ (risk - y)
+    assert gradient[:-1].numpy() == pytest.approx(-2.0 * weights[:-1].numpy(), abs=1e-5)
+    assert float(gradient[-1]) == pytest.approx(0, abs=1e-5)
     other = LogisticRegression(C=0.5, tol=1e-10, max_iter=2000).fit(x.double().numpy(), y.numpy())
     assert weights[:-1].numpy() == pytest.approx(other.coef_[0], abs=1e-4)
     assert float(weights[-1]) == pytest.approx(other.intercept_[0], abs=1e-4)
-    risk = clinical_scores.linear_risk(x, weights)
     assert risk.numpy() == pytest.approx(other.predict_proba(x.numpy())[:, 1], abs=1e-5)
 
 

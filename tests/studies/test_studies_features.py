@@ -8,21 +8,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from gflowout.cli.paper_studies import catalogue
+from gflowout.core.inclusion import Inclusion
 from gflowout.data import store
 from gflowout.report import build, html, markdown
 from gflowout.runs import Context, read
-from gflowout.studies import features, features_fit, features_section
-from gflowout.studies.features_data import FLIPPED, PROBLEMS, Problem, load
+from gflowout.studies import features, features_fit
+from gflowout.studies.features_data import (
+    FLIPPED,
+    PROBLEMS,
+    RULES,
+    Problem,
+    auroc,
+    discoveries,
+    load,
+    prediction,
+)
 from gflowout.studies.features_fit import (
     ARMS,
     EQUAL,
-    Boosting,
     Fitted,
+    about_features,
     aligned,
+    boosting,
     permutation_importance,
 )
 from gflowout.studies.framework import study
@@ -47,23 +59,20 @@ def test_labels_are_those_of_the_stated_rule() -> None:
         wrong = float((right != y).mean())
         assert wrong == pytest.approx(FLIPPED, abs=4 * math.sqrt(0.09 / len(y))), name
         assert 0.35 < y.mean() < 0.65, name
-        assert problem.x.shape == (PROBLEMS[name].rows, PROBLEMS[name].features)
+        assert problem.x.shape == (PROBLEMS[name].rows, 400 if name == "wide" else 60)
         assert len(problem.x_test) == 4000
 
 
 @pytest.mark.parametrize("name", ["independent", "copies", "interactions", "wide"])
 def test_what_matters_is_what_changes_the_label(name: str) -> None:
-    decide = {
-        "interactions": features.load.__globals__["product_score"],
-        "wide": features.load.__globals__["wide_score"],
-    }.get(name, features.load.__globals__["score"])
+    decide = RULES["independent" if name == "copies" else name]
     problem = load(name, 0, rows=300, test=10)
-    before = decide(problem.x) > 0
+    before = decide(problem.x.T) > 0
     assert problem.relevant is not None
     for feature in range(problem.x.shape[1]):
         changed = problem.x.copy()
         changed[:, feature] += 2.0
-        changes = bool(((decide(changed) > 0) != before).any())
+        changes = bool(((decide(changed.T) > 0) != before).any())
         twin = name == "copies" and 5 <= feature < 10
         matters = bool(problem.relevant[problem.family[feature]])
         assert matters == (changes or twin)
@@ -134,7 +143,7 @@ def test_prediction_scores_are_those_of_scikit_learn() -> None:
         said = rng.dirichlet(np.ones(classes), 200) + 0.5 * np.eye(classes)[y]
         said /= said.sum(1, keepdims=True)
         said = said.clip(0.01) / said.clip(0.01).sum(1, keepdims=True)
-        found = features.prediction(said, y)
+        found = prediction(said, y)
         assert found["nll"] == pytest.approx(log_loss(y, said))
         assert found["accuracy"] == (said.argmax(1) == y).mean()
         other = said[:, 1] if classes == 2 else said
@@ -142,7 +151,7 @@ def test_prediction_scores_are_those_of_scikit_learn() -> None:
 
 
 def test_a_probability_of_0_does_not_cost_everything() -> None:
-    found = features.prediction(np.array([[1.0, 0.0]]), np.array([1]))
+    found = prediction(np.array([[1.0, 0.0]]), np.array([1]))
     assert found["nll"] == pytest.approx(-math.log(1e-4), rel=1e-3)
     assert math.isnan(found["auroc"])
 
@@ -153,7 +162,7 @@ def test_auroc_counts_pairs() -> None:
     pairs = [
         (a > b) + 0.5 * (a == b) for a, b in itertools.product(score[right], score[~right])
     ]  # fmt: skip
-    assert features.auroc(score, right) == pytest.approx(sum(pairs) / len(pairs))
+    assert auroc(score, right) == pytest.approx(sum(pairs) / len(pairs))
 
 
 def test_families_count_once() -> None:
@@ -162,17 +171,14 @@ def test_families_count_once() -> None:
     second = [[0, 0, 1], [0, 0, 0]] * 5
     masks, weights = np.array([first, second], dtype=float), np.array([0.75, 0.25])
     family, relevant = np.array([0, 0, 1]), np.array([True, False])
-    found = features.kept_families(masks, weights, family)
-    assert found == pytest.approx([0.75, 0.125])
     problem = Problem(
         np.zeros((4, 3)), np.array([0, 1, 0, 1]), np.zeros(4, bool), np.zeros((2, 3)),
         np.array([0, 1]), ("a", "b", "c"), family, relevant, np.array([False, False, True]),
     )  # fmt: skip
-    each = weights @ masks.mean(1)
-    fitted = Fitted(
-        lambda x: np.full((len(x), 2), 0.5), 2, 1.0, masks, weights, low=each, high=each
-    )
-    made = features.about_features(problem, fitted, whole=False)
+    drawn = Inclusion(torch.tensor(masks).unsqueeze(2), torch.tensor(weights))
+    fitted = Fitted(lambda x: np.full((len(x), 2), 0.5), 2, 1.0, drawn)
+    made = about_features(problem, fitted, whole=False)
+    assert made["inclusion/families"] == [0.75, 0.125]
     assert made["inclusion/auroc"] == 1.0
     assert made["inclusion/size"] == pytest.approx(0.875)
     assert made["inclusion/brier"] == pytest.approx((0.25**2 + 0.125**2) / 2)
@@ -180,25 +186,25 @@ def test_families_count_once() -> None:
     assert made["inclusion/fdr"] == 0
     assert made["inclusion/noise"] == pytest.approx(0.125)
     assert made["inclusion/names"] == ["a", "b", "c"]
-    assert not features.about_features(problem, Fitted(fitted.proba, 1, 1.0), whole=True)
+    assert not about_features(problem, Fitted(fitted.proba, 1, 1.0), whole=True)
 
 
 def test_discoveries_by_hand() -> None:
     family, relevant = np.array([0, 1, 0, 1, 2, 3]), np.array([True, True, False, False])
     found = np.array([True, False, True, False, True, False])
-    made = features.discoveries(found, family, relevant, family > 1)
+    made = discoveries(found, family, relevant, family > 1)
     assert made == pytest.approx({"found": 3, "false": 1, "true": 1, "fdr": 1 / 3, "strict": 2 / 3})
-    unknown = features.discoveries(found, family, None, family > 2)
+    unknown = discoveries(found, family, None, family > 2)
     assert unknown == {"found": 3, "false": 0}
 
 
 def test_reliability_of_known_probabilities() -> None:
     rng = np.random.default_rng(2)
     said = rng.random(20_000)
-    bins = features_section.reliability(said, rng.random(20_000) < said)
+    bins = features.reliability(said, rng.random(20_000) < said)
     assert sum(count for _, _, count in bins) == 20_000
     assert all(abs(mean - share) < 0.04 for mean, share, _ in bins)
-    liar = features_section.reliability(said, rng.random(20_000) < 1 - said)
+    liar = features.reliability(said, rng.random(20_000) < 1 - said)
     assert max(abs(mean - share) for mean, share, _ in liar) > 0.8
 
 
@@ -221,10 +227,9 @@ def test_boosting_stops_where_held_out_rows_say() -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((150, 3))
     noise = rng.integers(2, size=150)
-    few = Boosting(4, 0.3, seed=0, rounds=40).fit(x, noise)
-    clear = Boosting(4, 0.3, seed=0, rounds=40).fit(x, (x[:, 0] > 0).astype(np.int64))
-    assert few.chosen < 8 < clear.chosen
-    assert few.model.n_iter_ == few.chosen
+    few = boosting(x, noise, 4, 0.3, seed=0, rounds=40)
+    clear = boosting(x, (x[:, 0] > 0).astype(np.int64), 4, 0.3, seed=0, rounds=40)
+    assert few.n_iter_ < 8 < clear.n_iter_
 
 
 def test_l1_sets_weights_to_0_and_says_which_it_kept() -> None:

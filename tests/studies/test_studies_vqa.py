@@ -23,6 +23,7 @@ from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Curves, Table
 from gflowout.studies.framework.sections import TITLES
 from gflowout.studies.vqa import PUBLISHED, section
+from gflowout.training import FitOptions
 
 SEED_THAT_KEEPS_NO = 2
 """Of two training pictures one is held out; the test asks for an answer of the other."""
@@ -35,11 +36,11 @@ def _forget() -> None:
 
 @pytest.fixture
 def questions(
-    real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], vqa_data.Prepared]:
     def load(name: str) -> vqa_data.Prepared:
         monkeypatch.setenv(store.VARIABLE, str(real_data(name).parent))
-        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name])
+        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name], tmp_path / "fresh")
 
     return load
 
@@ -143,7 +144,8 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
         assert {run.method for run in runs} == set(ARMS)
         for run in [*runs, *trials]:
             config = vqa_study.configuration(ARMS[run.method], run)
-            assert vqa_study.fit_options(config, run.seed).epochs == run.options["fit.epochs"]
+            how = FitOptions(**vqa_study._under("fit.", config), seed=run.seed)
+            assert how.epochs == run.options["fit.epochs"]
     assert vqa_study.SEEDS["cpu"] >= 5
 
 
@@ -180,7 +182,7 @@ def test_vqa_v2_runs_on_made_up_files(
     assert 0 <= found["metrics"]["noisy/all"] <= 1
     assert found["metrics"]["noisy/all"] == found["metrics"]["noise-5/all"]
     assert math.isfinite(found["metrics"]["clean/nll"])
-    data = vqa_data.load("vqa-v2", SEED_THAT_KEEPS_NO, small)
+    data = vqa_data.load("vqa-v2", SEED_THAT_KEEPS_NO, small, tmp_path)
     assert "no" in data.train.answers[-1]
     config = vqa_study.configuration(ARMS[arm], run)
     assert isinstance(vqa_study.build(ARMS[arm], config, data, 0).likelihood, MultiLabel)

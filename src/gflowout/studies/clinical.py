@@ -9,50 +9,48 @@ test. ``paper`` takes the full database and the hospital that the paper's append
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gflowout.app import config as configs
 from gflowout.app import evaluation as scores
 from gflowout.app import sources
 from gflowout.app.preprocess import Target
 from gflowout.app.tasks import Part, Task
+from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import clinical_scores, models
+from gflowout.studies import models
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.content import (
-    Better,
-    Block,
-    Claim,
-    Column,
-    Curves,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Block, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, holm, pair
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
 
-LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", (30.0, 10.0, 100.0)))
+_PENALTIES = (30.0, 10.0, 100.0, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0)
+LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", _PENALTIES))
 """Not of the paper: what a hospital would try first."""
 ALL = {**ARMS, LOGISTIC.label: LOGISTIC}
 
 BATCH = 500
+COVERAGES = tuple(round(0.05 * step, 2) for step in range(1, 21))
+"""Shares of patients that are not deferred, at which curves are kept."""
+_DECIMALS = 6
+"""Uncertainties that agree to here are equal: further digits are rounding."""
 _BASE: Options = {
     "data.valid": 0.3, "data.batch_size": 100, "backbone.name": "mlp",
-    "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5,
+    "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5, "samples": 20,
 }  # fmt: skip
 _DEMO: Options = {**_BASE, "data.source": "eicu-demo", "data.options.test_hospital": 0.3}
 _SIZES: dict[str, Options] = {
     "smoke": {
         **_DEMO, "data.limit": 300, "data.batch_size": 30, "backbone.hidden": [16, 16, 16],
-        "fit.epochs": 2, "fit.valid_samples": 2,
+        "fit.epochs": 2, "fit.valid_samples": 2, "samples": 5,
     },
     "cpu": {**_DEMO, "fit.epochs": 40, "fit.patience": 8},
     "paper": {
@@ -63,37 +61,18 @@ _SIZES: dict[str, Options] = {
 _RATES = {"smoke": (3e-3,), "cpu": (1e-3,), "paper": (3e-4, 1e-3, 3e-3)}
 _OWN = {"smoke": 1, "cpu": 3, "paper": 3}
 SEEDS = {"smoke": 1, "cpu": 10, "paper": 9}
-SAMPLES = {"smoke": 5, "cpu": 20, "paper": 20}
 
 TITLES = {label: arm.title for label, arm in ALL.items()}
 DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
 PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
+_TEXTS = judged.entry("clinical.texts")
 _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro recall"}
-_PROPER: dict[str, tuple[str, Better]] = {
-    "test/auroc": ("AUROC", "high"),
-    "test/aupr": ("AUPRC", "high"),
-    "test/brier": ("Brier score", "low"),
-    "test/nll": ("NLL", "low"),
-    "test/ece": ("ECE", "low"),
-    "risk/error": ("error, area", "low"),
-    "risk/brier": ("Brier, area", "low"),
-}
-_COMPARED: dict[str, tuple[str, Better]] = {
-    "chosen/f1": ("macro F1", "high"),
-    "test/auroc": ("AUROC", "high"),
-    "test/nll": ("NLL", "low"),
-    "risk/brier": ("the area under the Brier score against coverage", "low"),
-}
+_COLUMNS = {name: Column(**column) for name, column in judged.entry("clinical.columns").items()}
 
 
 def place(preset: str, seed: int) -> str:
-    """What the trials for a seed are called: one set of trials for each draw of test hospitals.
-
-    Examples:
-        >>> place("cpu", 3), place("paper", 3)
-        ('eicu-demo draw 3', 'eicu')
-    """
+    """What the trials for a seed are called: one set of trials for each draw of test hospitals."""
     source: str = _SIZES[preset]["data.source"]
     return source if preset == "paper" else f"{source} draw {seed}"
 
@@ -111,19 +90,12 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every draw of hospitals, seed by seed."""
+    source = _SIZES[preset]["data.source"]
     return [
-        Run(
-            "clinical",
-            arm.label,
-            _SIZES[preset]["data.source"],
-            seed,
-            {
-                **_options(preset, arm),
-                "tuned": chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0]),
-            },
-        )
+        Run("clinical", arm.label, source, seed, {**_options(preset, arm), "tuned": tuned})
         for seed in range(SEEDS[preset])
         for arm in ALL.values()
+        for tuned in [chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0])]
     ]
 
 
@@ -131,10 +103,15 @@ def work(run: Run, context: Context) -> Result:
     """A trial: train and score on validation data. A run: train, then score the test hospitals."""
     trial = run.study == TUNING
     arm = ALL[run.method]
+    metrics: dict[str, Any] = {}
+    epochs: list[Mapping[str, Any]] = []
     if arm is LOGISTIC:
-        metrics: dict[str, Any] = {}
-        task, answer = _linear(run)
-        epochs: list[Mapping[str, Any]] = []
+        settings = {**models.dotted(run), "method.name": "none", "seed": run.seed}
+        task = sources.load(configs.from_flat(settings).data, run.seed)
+        risk = logistic(task.train.x, task.train.y, run.options["tuned"]["penalty"])
+
+        def answer(part: Part) -> scores.Answers:
+            return _linear_answers(risk(part.x), part.y)
     else:
         # Of an ensemble one member is tuned: what is good for it is good for all.
         wanted = dataclasses.replace(arm, members=1) if trial else arm
@@ -168,12 +145,10 @@ def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -
     """
     risk, died = test["probabilities"][:, 1].double(), test["labels"].long()
     share = float(task.train.y.double().mean())
-    threshold = clinical_scores.best_threshold(
-        valid["probabilities"][:, 1].double(), valid["labels"].long()
-    )
+    threshold = best_threshold(valid["probabilities"][:, 1].double(), valid["labels"].long())
     metrics: dict[str, Any] = prefixed("test", _proper(task.target, test))
     for name, value in (("share", share), ("chosen", threshold), ("half", 0.5)):
-        metrics |= prefixed(name, clinical_scores.macro(risk, died, value))
+        metrics |= prefixed(name, macro(risk, died, value))
     metrics |= {"threshold/share": share, "threshold/chosen": threshold}
     wrong = ((risk >= 0.5).long() != died).double()
     losses = {"error": wrong, "brier": (risk - died).square()}
@@ -181,10 +156,10 @@ def in_test_hospitals(task: Task, valid: scores.Answers, test: scores.Answers) -
         if doubt not in test or not bool(test[doubt].any()):
             continue  # nothing that draws could disagree on
         for kind, loss in losses.items():
-            curve = clinical_scores.risk_coverage(test[doubt], loss)
+            curve = risk_coverage(test[doubt], loss)
             metrics[f"{name}/{kind}"] = float(curve.mean())
-            metrics[f"curve/{name}/{kind}"] = clinical_scores.at_coverages(curve)
-    metrics["curve/coverage"] = list(clinical_scores.COVERAGES)
+            metrics[f"curve/{name}/{kind}"] = at_coverages(curve)
+    metrics["curve/coverage"] = list(COVERAGES)
     for part in ("train", "valid", "test"):
         metrics[f"stays/{part}"] = len(task.part(part))
         metrics[f"deaths/{part}"] = int(task.part(part).y.sum())
@@ -198,45 +173,90 @@ def _proper(target: Target, answers: scores.Answers) -> dict[str, float]:
     return {**scores.measure(target, answers), "brier": brier}
 
 
-def _linear(run: Run) -> tuple[Task, Any]:
-    """The logistic regression of a run, and what it says of a part."""
-    settings = configs.from_flat({**models.dotted(run), "method.name": "none", "seed": run.seed})
-    task = sources.load(settings.data, run.seed)
-    penalty = run.options["tuned"]["penalty"]
-    weights = clinical_scores.logistic(task.train.x, task.train.y, penalty)
-
-    def answer(part: Part) -> scores.Answers:
-        risk = clinical_scores.linear_risk(part.x, weights)
-        logits = torch.logit(risk.clamp(1e-12, 1 - 1e-12))
-        fit = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, part.y.double(), reduction="none"
-        )
-        both = torch.stack([1 - risk, risk], -1)
-        return {
-            "probabilities": both,
-            "entropy": torch.special.entr(both).sum(-1),
-            "log_prob": -fit,
-            "labels": part.y,
-        }
-
-    return task, answer
+def _linear_answers(risk: Tensor, died: Tensor) -> scores.Answers:
+    """What a logistic regression says, as :func:`gflowout.app.evaluation.collect` has it."""
+    logits = torch.logit(risk.clamp(1e-12, 1 - 1e-12))
+    both = torch.stack([1 - risk, risk], -1)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, died.double(), reduction="none"
+    )
+    return {
+        "probabilities": both,
+        "entropy": torch.special.entr(both).sum(-1),
+        "log_prob": -loss,
+        "labels": died,
+    }
 
 
 def _trials(preset: str, arm: Arm) -> list[Options]:
     if arm is not LOGISTIC:
         return trials(arm, _RATES[preset], _OWN[preset])
     # No learning rate: as many penalties as the others have trials.
-    key, values = arm.own
-    several = len(_RATES[preset]) * _OWN[preset]
-    listed = [*values, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0]
-    return [{key: value} for value in listed[:several]]
+    return [{"penalty": value} for value in _PENALTIES[: len(_RATES[preset]) * _OWN[preset]]]
 
 
 def _options(preset: str, arm: Arm) -> Options:
-    base = _SIZES[preset]
+    options = _SIZES[preset]
     if arm is LOGISTIC:
-        base = {key: value for key, value in base.items() if key.startswith("data.")}
-    return {**base, "samples": SAMPLES[preset]}
+        return {key: options[key] for key in options if key.startswith(("data.", "samples"))}
+    return options
+
+
+# Scores
+
+
+def macro(risk: Tensor, died: Tensor, threshold: float) -> dict[str, float]:
+    """F1, precision and recall, each the mean over the two outcomes.
+
+    A class that is never predicted has precision and F1 of 0. Patients at or above the threshold
+    are expected to die.
+    """
+    expected, truth = risk >= threshold, died == 1
+    f1, precision, recall = [], [], []
+    for predicted, real in ((expected, truth), (~expected, ~truth)):
+        hits = float((predicted & real).sum())
+        precision.append(hits / max(1.0, float(predicted.sum())))
+        recall.append(hits / max(1.0, float(real.sum())))
+        f1.append(2 * hits / max(1.0, float(predicted.sum() + real.sum())))
+    return {"f1": sum(f1) / 2, "precision": sum(precision) / 2, "recall": sum(recall) / 2}
+
+
+def best_threshold(risk: Tensor, died: Tensor) -> float:
+    """The threshold with the best macro F1; of equals the lowest."""
+    values = torch.unique(risk.double())
+    between = ((values[1:] + values[:-1]) / 2).tolist()
+    places: list[float] = [float(values[0]), *between, float(values[-1]) + 1e-6]
+    return max(places, key=lambda place: (macro(risk.double(), died, place)["f1"], -place))
+
+
+def risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
+    """Mean loss among the k most certain patients, for k = 1, 2, ... [patients].
+
+    Among patients who are equally uncertain any may be deferred first: the expected value over
+    their orders is taken.
+    """
+    levels = (uncertainty.double() * 10**_DECIMALS).round()
+    _, place = torch.unique(levels, return_inverse=True)
+    total, size = torch.bincount(place, loss.double()), torch.bincount(place)
+    expected = (total / size)[place.sort().values]
+    return expected.cumsum(0) / torch.arange(1, len(loss) + 1)
+
+
+def at_coverages(curve: Tensor) -> list[float]:
+    """A curve of :func:`risk_coverage` at :data:`COVERAGES`."""
+    kept = [max(1, -(-round(100 * share) * len(curve) // 100)) for share in COVERAGES]
+    return [round(float(curve[count - 1]), 6) for count in kept]
+
+
+def logistic(x: Tensor, y: Tensor, penalty: float) -> Callable[[Tensor], Tensor]:
+    """Fit a logistic regression; returns the map from inputs to risks, [rows].
+
+    Minimises the summed log loss plus penalty / 2 times the squared weights; the intercept is free.
+    """
+    linear = require("sklearn.linear_model", extra="studies", purpose="the study clinical")
+    model = linear.LogisticRegression(C=1 / penalty, solver="newton-cholesky", tol=1e-8)
+    model.fit(x.double().numpy(), y.numpy())
+    return lambda rows: torch.from_numpy(model.predict_proba(rows.double().numpy())[:, 1])
 
 
 # What the report says
@@ -244,33 +264,35 @@ def _options(preset: str, arm: Arm) -> Options:
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves of deferral, findings and claims from the records that there are."""
-    records = list(records)
-    there = sections.present(records, DATA)
-    if not there:
+    names = sections.present(records, DATA)
+    if not names:
         return Section(findings=("No run of this study is done yet.",))
     blocks: list[Block] = []
     findings: list[str] = []
     claims: list[Claim] = []
-    for source in there:
+    for source in names:
         own, title = [record for record in records if record["data"] == source], DATA[source]
-        blocks += [Text(_about(own, source)), _table(own, source), _proper_table(own, source)]
+        rows = sections.arm_rows(own, source, list(_COLUMNS), TITLES)
+        proper = f"{title}: the risk as a number, and deferral"
+        chosen = f"{title}: chosen on validation data"
         blocks += [
+            Text(_about(own, source)),
+            _table(own, source),
+            Table(proper, "Method", list(_COLUMNS.values()), rows, _TEXTS["areas"]),
             _curves(own, source, "error", "share of kept patients judged wrongly"),
             _curves(own, source, "brier", "Brier score of kept patients"),
-            sections.choices(
-                own, {source: "Options"}, f"{title}: chosen on validation data", TITLES
-            ),
+            sections.choices(own, {source: "Options"}, chosen, TITLES),
         ]
         compared = [
-            Compared(source, metric, f"{name} ({title})", better)
-            for metric, (name, better) in _COMPARED.items()
+            Compared(source, metric, row["what"].format(data=title), row["better"])
+            for metric, row in judged.entry("clinical.compared").items()
         ]
         more, details = sections.against_others(own, compared, TITLES)
         findings += more
         rule = judged.entry("clinical.superior")["rule"]
         blocks += [Text([rule]), *sections.pair_by_pair(details)]
         claims += [_claim(own, source, arm) for arm in PUBLISHED if arm != "gflowout"]
-    return Section(findings, blocks, claims, there)
+    return Section(findings, blocks, claims, names)
 
 
 def _about(own: Sequence[Record], source: str) -> list[str]:
@@ -279,28 +301,11 @@ def _about(own: Sequence[Record], source: str) -> list[str]:
         ends = dict.fromkeys(f"{value:,}" for value in values[:1] + values[-1:])
         return " to ".join(ends) or "?"
 
-    seeds = counted(len({record["seed"] for record in own}), "seed")
-    text = [
-        f"{DATA[source]}: {span('stays/train')} stays to train on with {span('deaths/train')} "
-        f"deaths, and {span('stays/test')} with {span('deaths/test')} in hospitals that are not "
-        f"trained on; {seeds}. Inputs are the drugs of the first 48 hours, the label is death "
-        "during the stay. Options are chosen by the NLL on other patients of the training "
-        "hospitals.",
-        "Deaths are rare and networks learn their true frequency, so hardly any risk is above one "
-        "half. F1, precision and recall are taken at the threshold with the best macro F1 on "
-        "validation data, and once more where a risk is above the share of deaths in training. "
-        "All three are means over the two outcomes; the paper says so of F1 only, but "
-        "its numbers for precision and recall fit.",
-    ]
-    if source == "eicu-demo":
-        text.append(
-            "This is the open demo, with 126 deaths in 2,520 stays, not the paper's database, "
-            "which needs credentials; its largest hospital has no death, so each seed draws "
-            "hospitals that hold 30 % of the stays. A draw changes AUROC by several hundredths, "
-            "far more than methods differ by: comparisons are paired by draw, and the demo shows "
-            "that the study works rather than which method is better."
-        )
-    return text
+    names = [f"{kind}/{part}" for kind in ("stays", "deaths") for part in ("train", "test")]
+    values = {name.replace("/", "_"): span(name) for name in names}
+    values |= {"data": DATA[source], "seeds": counted(len({r["seed"] for r in own}), "seed")}
+    about = [text.format(**values) for text in _TEXTS["about"]]
+    return [*about, _TEXTS["demo"]] if source == "eicu-demo" else about
 
 
 def _table(own: Sequence[Record], source: str) -> Table:
@@ -311,35 +316,16 @@ def _table(own: Sequence[Record], source: str) -> Table:
     none = [None] * 3
     published = {arm: [*values, *none] for arm, values in PUBLISHED.items()}
     rows += sections.paper_rows(published, {**TITLES, "mc": "Random"})
-    f1, recall = (sections.cell(by_seed(own, source, "mc", f"half/{n}").values()).mean
-                  for n in ("f1", "recall"))  # fmt: skip
-    remark = ""
+    half = (by_seed(own, source, "mc", f"half/{name}").values() for name in ("f1", "recall"))
+    f1, recall = (sections.cell(values).mean for values in half)
+    caption = _TEXTS["table"]
     if f1 is not None and recall is not None and abs(recall - 0.5) < 0.005:
-        remark = (
-            f" At one half MC dropout has a macro F1 of {f1:.3f}, because it "
-            "expects hardly anybody to die; the paper's row for random dropout looks like that."
-        )
-    caption = (
-        "Threshold: the one with the best macro F1 on validation data; 'above base rate': the "
-        "share of deaths in training. The paper does not state its own, and its numbers are from "
-        f"the full database.{remark}"
-    )
+        caption += _TEXTS["half"].format(f1=f1)
     columns = [Column(head, "high") for head in heads]
     return Table(f"{DATA[source]}: who will die", "Method", columns, rows, caption)
 
 
-def _proper_table(own: Sequence[Record], source: str) -> Table:
-    return Table(
-        f"{DATA[source]}: the risk as a number, and deferral",
-        "Method",
-        [Column(title, better) for title, better in _PROPER.values()],
-        sections.arm_rows(own, source, list(_PROPER), TITLES),
-        "Areas: the least certain patients, by the entropy of their risk, are left to a doctor; "
-        "mean over all shares of patients kept. Not in the paper.",
-    )
-
-
-def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> Curves:
+def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> content.Curves:
     lines = []
     for arm, name in TITLES.items():
         metrics = [record["metrics"] for record in own if record["method"] == arm]
@@ -348,31 +334,24 @@ def _curves(own: Sequence[Record], source: str, kind: str, title: str) -> Curves
             x = next(m["curve/coverage"] for m in metrics if m.get("curve/coverage"))
             points = zip(x, zip(*curves, strict=True), strict=True)
             lines.append(sections.line(name, points))
-    return Curves(
-        f"{DATA[source]}: {title}, if the others are left to a doctor",
-        "share of patients kept",
-        title,
-        lines,
-        "The most certain patients are kept first. At 1 nobody is left to a doctor.",
-        percent=kind == "error",
-    )
+    heading = f"{DATA[source]}: {title}, if the others are left to a doctor"
+    axes, caption = ("share of patients kept", title), _TEXTS["curves"]
+    return content.Curves(heading, *axes, lines, caption, percent=kind == "error")
 
 
 def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:
     """GFlowOut against one of the paper's baselines, in the paper's three metrics."""
-    ours, theirs = PUBLISHED["gflowout"], PUBLISHED[arm]
-    margins = {
-        title: round(mine - other, 3)
-        for title, mine, other in zip(_MACRO.values(), ours, theirs, strict=True)
-    }
-    comparisons = {}
-    for name, title in _MACRO.items():
-        mine, other = (by_seed(own, source, a, f"chosen/{name}") for a in ("gflowout", arm))
-        comparisons[title] = pair(mine, other, "high")
-    held, why = judged.by_margins(holm(comparisons), margins, judged.superior)
+    margins, comparisons = {}, {}
+    for place, (name, title) in enumerate(_MACRO.items()):
+        margins[title] = round(PUBLISHED["gflowout"][place] - PUBLISHED[arm][place], 3)
+        ours, other = (by_seed(own, source, a, f"chosen/{name}") for a in ("gflowout", arm))
+        comparisons[title] = pair(ours, other, "high")
+    outcome, why = judged.by_margins(holm(comparisons), margins, judged.superior)
     title = TITLES[arm] if arm == "id-gflowout" else TITLES[arm].lower()
     title = "random dropout" if arm == "mc" else title
-    return judged.template("clinical.superior", held, other=title, data=DATA[source], margins=why)
+    return judged.template(
+        "clinical.superior", outcome, other=title, data=DATA[source], margins=why
+    )
 
 
 STUDY = Study(

@@ -7,11 +7,9 @@ network per step.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,119 +20,14 @@ from torch import Tensor
 from gflowout.bench import environment
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
-from gflowout.studies.enumerable import (
-    BASELINE,
-    BUDGET,
-    UNITS,
-    Estimator,
-    Posterior,
-    Problem,
-    estimators,
-    negative_elbo,
-    problems,
-)
+from gflowout.studies import enumerable
+from gflowout.studies.enumerable import BASELINE, BUDGET, UNITS, Estimator, Posterior, Problem
 
 FORMAT = 1
 STEPS = 40_000
 QUICK_STEPS = 2_000
-
 CHUNK = 500
 """Steps computed at once."""
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Bias and variance of an estimator, from many steps.
-
-    Attributes:
-        bias: Length of the mean error over that of the exact gradient, sampling noise taken off.
-        bias_low: Lower end of its 95 % bootstrap interval.
-        bias_high: Upper end.
-        max_z: Largest distance of a parameter's mean from the truth, in standard errors.
-        length: Projection of the mean on the exact gradient, over its length; 1 if unbiased.
-        variance: Of one step, averaged over parameters.
-    """
-
-    bias: float
-    bias_low: float
-    bias_high: float
-    max_z: float
-    length: float
-    variance: float
-
-
-def gradients(
-    estimator: Estimator, problem: Problem, posterior: Posterior, steps: int, seed: int
-) -> Tensor:
-    """Gradients of independent steps, [steps, parameters]."""
-    draws = torch.Generator().manual_seed(seed)
-    rows = []
-    for start in range(0, steps, CHUNK):
-        count = min(CHUNK, steps - start)
-        copies = posterior.repeat(count)
-        uniform = torch.rand(count, BUDGET, 2 * UNITS, generator=draws)
-        rows.append(copies.gradient(estimator(problem, copies, uniform)))
-    return torch.cat(rows)
-
-
-def quality(rows: Tensor, exact: Tensor, resamples: int = 1000) -> Quality:
-    """Compare gradients of many steps with the exact one.
-
-    Args:
-        rows: [steps, parameters].
-        exact: [parameters].
-        resamples: Number of bootstrap samples.
-    """
-    errors = (rows - exact).double()
-    steps, size = len(errors), exact.double().norm()
-    variances = errors.var(0)
-    noise = variances.sum() / steps  # what chance alone adds to the squared length of the mean
-    mean = errors.mean(0)
-    # Resampling means of blocks is as good as resampling steps, and much less work.
-    blocks = torch.stack([block.mean(0) for block in errors.chunk(min(200, steps))])
-    draws = torch.Generator().manual_seed(0)
-    chosen = torch.randint(len(blocks), (resamples, len(blocks)), generator=draws)
-    squares = blocks[chosen].mean(1).square().sum(-1) - 2 * noise
-    low, high = squares.quantile(torch.tensor([0.025, 0.975]).double()).clamp(min=0).sqrt() / size
-    floor = 1e-6 * exact.abs().max()
-    return Quality(
-        bias=((mean.square().sum() - noise).clamp(min=0).sqrt() / size).item(),
-        bias_low=low.item(),
-        bias_high=high.item(),
-        max_z=(mean.abs() / (variances / steps).sqrt().clamp(min=floor.item())).max().item(),
-        length=(1 + mean @ exact.double() / size.square()).item(),
-        variance=variances.mean().item(),
-    )
-
-
-def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) -> dict[str, float]:
-    """Time of a step relative to :data:`BASELINE`, every round measuring all side by side.
-
-    Args:
-        problem: Network and prior.
-        posterior: For one step.
-        rounds: The median over these is returned.
-        steps: Computed at once, like a batch of that many examples.
-    """
-    draws = torch.Generator().manual_seed(0)
-    uniform = torch.rand(steps, BUDGET, 2 * UNITS, generator=draws)
-    compared = estimators(problem, posterior)
-    times: dict[str, list[float]] = {name: [] for name in compared}
-    for turn in range(rounds + 1):
-        for name, estimator in compared.items():
-            copies = posterior.repeat(steps)
-            begun = time.perf_counter()
-            copies.gradient(estimator(problem, copies, uniform))
-            if turn:  # the first round warms up
-                times[name].append(time.perf_counter() - begun)
-    ratios = {
-        name: [own / other for own, other in zip(values, times[BASELINE], strict=True)]
-        for name, values in times.items()
-    }
-    return {name: median(values) for name, values in ratios.items()}
-
-
-# The command: all estimators on all problems, as a record, a table and a plot
 
 Row = dict[str, Any]
 COLUMNS: Mapping[str, Callable[[Row], str]] = {
@@ -149,17 +42,91 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = {
 """Columns of the tables: how each shows a row."""
 
 
-def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, Any]:
+def gradients(
+    estimator: Estimator, problem: Problem, posterior: Posterior, steps: int, seed: int
+) -> Tensor:
+    """Gradients of independent steps, [steps, parameters]."""
+    draws = torch.Generator().manual_seed(seed)
+    rows = []
+    for start in range(0, steps, CHUNK):
+        copies = posterior.repeat(min(CHUNK, steps - start))
+        uniform = torch.rand(len(copies.first), BUDGET, 2 * UNITS, generator=draws)
+        rows.append(copies.gradient(estimator(problem, copies, uniform)))
+    return torch.cat(rows)
+
+
+def quality(rows: Tensor, exact: Tensor) -> dict[str, float]:
+    """Bias and variance of gradients [steps, parameters], from the exact one [parameters].
+
+    ``bias`` is the length of the mean error over that of the exact gradient, sampling noise taken
+    off; ``bias_low`` and ``bias_high`` are the ends of its 95 % bootstrap interval. ``max_z`` is
+    the largest distance of a parameter's mean from the truth in standard errors, ``length`` the
+    projection of the mean on the exact gradient over its length, 1 if unbiased. ``variance`` is
+    that of one step, averaged over parameters.
+    """
+    errors = (rows - exact).double()
+    steps, size = len(errors), exact.double().norm()
+    variances = errors.var(0)
+    noise = variances.sum() / steps  # what chance alone adds to the squared length of the mean
+    mean = errors.mean(0)
+    # Resampling means of blocks is as good as resampling steps, and much less work.
+    blocks = torch.stack([block.mean(0) for block in errors.chunk(min(200, steps))])
+    draws = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(blocks), (1000, len(blocks)), generator=draws)
+    squares = blocks[chosen].mean(1).square().sum(-1) - 2 * noise
+    low, high = squares.quantile(torch.tensor([0.025, 0.975]).double()).clamp(min=0).sqrt() / size
+    floor = 1e-6 * exact.abs().max()
+    return {
+        "bias": ((mean.square().sum() - noise).clamp(min=0).sqrt() / size).item(),
+        "bias_low": low.item(),
+        "bias_high": high.item(),
+        "max_z": (mean.abs() / (variances / steps).sqrt().clamp(min=floor.item())).max().item(),
+        "length": (1 + mean @ exact.double() / size.square()).item(),
+        "variance": variances.mean().item(),
+    }
+
+
+def costs(problem: Problem, posterior: Posterior, rounds: int, steps: int = 64) -> dict[str, float]:
+    """Time of a batch of steps relative to :data:`BASELINE`, the median over rounds.
+
+    Every round measures all estimators side by side.
+    """
+    draws = torch.Generator().manual_seed(0)
+    uniform = torch.rand(steps, BUDGET, 2 * UNITS, generator=draws)
+    compared = enumerable.estimators(problem, posterior)
+    times: dict[str, list[float]] = {name: [] for name in compared}
+    for turn in range(rounds + 1):
+        for name, estimator in compared.items():
+            copies = posterior.repeat(steps)
+            begun = time.perf_counter()
+            copies.gradient(estimator(problem, copies, uniform))
+            if turn:  # the first round warms up
+                times[name].append(time.perf_counter() - begun)
+    return {
+        name: median(own / other for own, other in zip(values, times[BASELINE], strict=True))
+        for name, values in times.items()
+    }
+
+
+def measure(problem: Problem, steps: int, seed: int, rounds: int) -> list[Row]:
+    """One row per estimator: its name, its quality and its cost."""
+    posterior = Posterior.random(seed)
+    single = posterior.repeat(1)
+    exact = single.gradient(enumerable.negative_elbo(problem, single))[0]
+    times = costs(problem, posterior, rounds)
+    rows: list[Row] = []
+    for name, estimator in enumerable.estimators(problem, posterior).items():
+        drawn = gradients(estimator, problem, posterior, steps, seed + 1)
+        rows.append({"estimator": name, **quality(drawn, exact), "cost": times[name]})
+    base = next(row for row in rows if row["estimator"] == BASELINE)
+    return [{**row, "variance_ratio": row["variance"] / base["variance"]} for row in rows]
+
+
+def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> None:
     """Measure all estimators on all problems, print and write the result.
 
-    Args:
-        out: Folder for ``estimators.json``, ``.md`` and ``.svg``; made if it does not exist.
-        steps: Gradients drawn per estimator.
-        seed: Of networks, posteriors and draws.
-        rounds: Of the measurement of cost.
-
-    Returns:
-        The record that was written.
+    Writes ``estimators.json``, ``.md`` and ``.svg`` into a folder that is made if it does not
+    exist. ``steps`` are gradients drawn per estimator, ``rounds`` are of the measurement of cost.
     """
     console = _optional("rich.console").Console()
     _optional("matplotlib")
@@ -167,13 +134,12 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        tables = {problem.name: measure(problem, steps, seed, rounds) for problem in problems(seed)}
-        record = {
-            "format": FORMAT,
-            "environment": environment(),
-            "settings": settings,
-            "problems": tables,
+        tables = {
+            problem.name: measure(problem, steps, seed, rounds)
+            for problem in enumerable.problems(seed)
         }
+        record = {"format": FORMAT, "environment": environment()}
+        record |= {"settings": settings, "problems": tables}
     finally:
         torch.set_num_threads(threads)
     write_text(out / "estimators.json", json.dumps(record, indent=2) + "\n")
@@ -187,32 +153,9 @@ def run(out: Path, steps: int, seed: int = 0, rounds: int = 200) -> dict[str, An
         for heading in COLUMNS:
             grid.add_column(heading, justify="right")
         for row in rows:
-            grid.add_row(row["estimator"], *_cells(row))
+            grid.add_row(*_cells(row))
         console.print(grid)
     console.print(f"Record, table and plot: {out}", highlight=False)
-    return record
-
-
-def measure(problem: Problem, steps: int, seed: int, rounds: int) -> list[Row]:
-    """One row per estimator: its name, its quality and its cost."""
-    posterior = Posterior.random(seed)
-    single = posterior.repeat(1)
-    exact = single.gradient(negative_elbo(problem, single))[0]
-    times = costs(problem, posterior, rounds)
-    rows = []
-    for name, estimator in estimators(problem, posterior).items():
-        drawn = gradients(estimator, problem, posterior, steps, seed + 1)
-        rows.append(
-            {
-                "estimator": name,
-                **dataclasses.asdict(quality(drawn, exact)),
-                "cost": times[name],
-            }
-        )
-    base = next(row for row in rows if row["estimator"] == BASELINE)
-    for row in rows:
-        row["variance_ratio"] = row["variance"] / base["variance"]
-    return rows
 
 
 def markdown(tables: Mapping[str, Sequence[Row]]) -> str:
@@ -221,7 +164,7 @@ def markdown(tables: Mapping[str, Sequence[Row]]) -> str:
     for name, rows in tables.items():
         lines += [f"### {name}", "", f"| estimator | {' | '.join(COLUMNS)} |"]
         lines += ["|---" * (len(COLUMNS) + 1) + "|"]
-        lines += [f"| {row['estimator']} | {' | '.join(_cells(row))} |" for row in rows]
+        lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
         lines.append("")
     return "\n".join(lines)
 
@@ -258,7 +201,7 @@ def plot(tables: Mapping[str, Sequence[Row]], path: Path) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    return [show(row) for show in COLUMNS.values()]
+    return [row["estimator"], *(show(row) for show in COLUMNS.values())]
 
 
 def _optional(module: str) -> Any:

@@ -8,18 +8,23 @@ to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gflowout.runs import Context, Result, Run
-from gflowout.studies.features_data import PROBLEMS, Flags, Floats, Ints, Problem, load
-from gflowout.studies.features_fit import ARMS, Arm, Fitted, fit
-from gflowout.studies.features_section import JUDGED, section
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Study, prefixed
+from gflowout.studies import features_fit
+from gflowout.studies.features_data import PROBLEMS, Flags, Floats, load, prediction
+from gflowout.studies.features_fit import ARMS, EQUAL, Arm, fit
+from gflowout.studies.framework import content, sections, statistics
+from gflowout.studies.framework.claims import entry, template
+from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.statistics import Comparison, by_arm, by_seed, compare_all
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
 
 TRIALS = {"smoke": 1, "cpu": 3, "paper": 6}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 20}
@@ -39,21 +44,22 @@ _SECONDS = {
 _SCALE = {"wide": 1.5, "digits": 1.4, "eicu": 1.4, "eicu-noise": 1.6}
 _DIGITS = 7.0
 """Ten classes are ten trees a round."""
-_TOP = 15
-"""Features whose names a record keeps."""
-LEAST = 1e-4
-"""Probabilities are at least this, for all arms: a forest may say 0."""
-THRESHOLD = 0.5
-"""Inclusion probability from which a feature counts as found."""
+TITLES = {label: arm.title for label, arm in ARMS.items()}
+OURS = "id-gflowout"
+OWN = (OURS, "gflowout")
+"""Arms of this library's method; all others are baselines."""
+JUDGED = ("independent", "copies")
+"""Problems that something was promised of."""
+LEAST_SEEDS = 5
+"""With fewer nothing is judged."""
+TOP = 12
+"""Features in a plot."""
+BINS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
+"""Edges of the bins of calibration; most probabilities are near 0 or 1."""
 
 
 def place(data: str, seed: int) -> str:
-    """What the trials of a problem and a seed are called.
-
-    Examples:
-        >>> place("wide", 3)
-        'wide draw 3'
-    """
+    """What the trials of a problem and a seed are called."""
     return f"{data} draw {seed}"
 
 
@@ -85,195 +91,27 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
 def work(run: Run, context: Context) -> Result:
     """A trial: fit to a part of the training rows, score the rest. A run: fit to all, then test."""
     del context  # nothing is kept: a run is a minute
-    arm, options = ARMS[run.method], run.options
+    arm, options, tuned = ARMS[run.method], run.options, run.options["tuned"]
     data = run.data.partition(" draw ")[0]
     problem = load(data, run.seed, options.get("rows"), options.get("test"))
     classes = int(max(problem.y.max(), problem.y_test.max())) + 1
-    how = {
-        "classes": classes, "epochs": options["fit.epochs"], "seed": run.seed,
-        "share": options.get("share", 1.0),
-    }  # fmt: skip
+    share, epochs = options.get("share", 1.0), options["fit.epochs"]
+    how = {"classes": classes, "epochs": epochs, "seed": run.seed, "share": share}
     if run.study == TUNING:
         held, kept = problem.held, ~problem.held
-        fitted = fit(arm, options["tuned"], problem.x[kept], problem.y[kept], members=1, **how)
+        fitted = fit(arm, tuned, problem.x[kept], problem.y[kept], members=1, **how)
         scores = prediction(fitted.proba(problem.x[held]), problem.y[held])
         metrics = {**prefixed("valid", scores), "cost/train": fitted.seconds}
         return {"metrics": metrics, "data": problem.checksums(test=False)}
     members = min(arm.members, options.get("members", arm.members))
-    fitted = fit(
-        arm, options["tuned"], problem.x, problem.y, members=members, apart=problem.held, **how
-    )
-    return {
-        "metrics": on_test_rows(problem, fitted) | about_features(problem, fitted, run.seed == 0),
-        "data": problem.checksums(test=True),
-    }
-
-
-def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
-    """Scores of a fitted arm on test rows, the same under shift, and what it took.
-
-    ``single/nll`` is the mean over chains that predict alone.
-    """
-    began = time.perf_counter()
-    probabilities = fitted.proba(problem.x_test)
-    metrics: dict[str, Any] = {
-        "cost/predict": time.perf_counter() - began,
-        "cost/train": fitted.seconds,
-        "cost/networks": fitted.networks,
-        **prefixed("test", prediction(probabilities, problem.y_test)),
-    }
-    if problem.irrelevant.any():
-        shifted = fitted.proba(problem.shifted())
-        metrics |= prefixed("shift", prediction(shifted, problem.y_test))
-    if fitted.alone:
-        single = [prediction(proba(problem.x_test), problem.y_test) for proba in fitted.alone]
-        metrics["single/nll"] = float(np.mean([scores["nll"] for scores in single]))
-    return metrics
-
-
-def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, Any]:
-    """What an arm says of the features, compared with what is known of them.
-
-    A family of near-copies counts as one. Its probability, which is compared with the truth for
-    calibration, is that of keeping at least one of them. For the AUROC it is the highest of its
-    members': by chance, one of two is kept more often than one. Arms that say nothing have no such
-    metrics.
-
-    Args:
-        problem: The data.
-        fitted: A fitted arm.
-        whole: Keep every feature's probability with its interval, not only the highest.
-    """
-    family, relevant = problem.family, problem.relevant
-    metrics: dict[str, Any] = {}
-    if fitted.masks is not None and fitted.weights is not None:
-        inclusion: Floats = fitted.weights @ fitted.masks.mean(1)
-        found = inclusion >= THRESHOLD
-        score = best_of_families(inclusion, family)
-        metrics["size"] = float(inclusion.sum())
-        if relevant is not None:
-            likely = kept_families(fitted.masks, fitted.weights, family)
-            metrics["brier"] = float(np.mean((likely - relevant) ** 2))
-            metrics["families"] = _rounded(likely)
-            metrics["relevant"] = [int(value) for value in relevant]
-        if fitted.low is not None and fitted.high is not None:
-            order = np.argsort(-inclusion, kind="stable")
-            order = order if whole else order[:_TOP]
-            metrics["names"] = [problem.names[place] for place in order]
-            metrics["values"] = _rounded(inclusion[order])
-            metrics["low"] = _rounded(fitted.low[order])
-            metrics["high"] = _rounded(fitted.high[order])
-        if problem.irrelevant.any():
-            metrics["noise"] = float(inclusion[problem.irrelevant].mean())
-    elif fitted.importance is not None and fitted.found is not None:
-        found, score = fitted.found, best_of_families(fitted.importance, family)
-    else:
-        return {}
-    metrics |= discoveries(found, family, relevant, problem.irrelevant)
-    if relevant is not None:
-        metrics["auroc"] = auroc(score, relevant)
-    return prefixed("inclusion", metrics)
-
-
-def _rounded(values: Floats) -> list[float]:
-    return [round(float(value), 4) for value in values]
-
-
-def prediction(probabilities: Floats, y: Ints) -> dict[str, float]:
-    """NLL, accuracy and AUROC of probabilities [rows, classes]; of several classes its mean.
-
-    Examples:
-        >>> probabilities = np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])
-        >>> scores = prediction(probabilities, np.array([0, 0, 1]))
-        >>> round(scores["nll"], 4), round(scores["accuracy"], 4), scores["auroc"]
-        (0.4228, 1.0, 1.0)
-    """
-    kept = np.clip(probabilities, LEAST, 1)
-    kept /= kept.sum(1, keepdims=True)
-    classes = range(1, 2) if kept.shape[1] == 2 else range(kept.shape[1])
-    areas = [auroc(kept[:, label], y == label) for label in classes]
-    known = [area for area in areas if not math.isnan(area)]
-    return {
-        "nll": float(-np.log(kept[np.arange(len(y)), y]).mean()),
-        "accuracy": float((kept.argmax(1) == y).mean()),
-        "auroc": float(np.mean(known)) if known else math.nan,
-    }
-
-
-def auroc(score: Floats, right: Flags) -> float:
-    """Chance that something right has a higher score than something wrong; ties count half.
-
-    NaN if there is only one kind.
-
-    Examples:
-        >>> auroc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False]))
-        0.875
-    """
-    positive, negative = int(right.sum()), int((~right).sum())
-    if not positive or not negative:
-        return math.nan
-    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
-
-
-def kept_families(masks: Floats, weights: Floats, family: Ints) -> Floats:
-    """Probability that at least one feature of a family is kept, [families].
-
-    Masks are [chains, draws, features], weights are of the chains, families of the features.
-
-    Examples:
-        >>> masks = np.array([[[1, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 1.0]]])
-        >>> kept_families(masks, np.ones(1), np.array([0, 0, 1]))
-        array([0.75, 0.5 ])
-    """
-    kept = [masks[:, :, family == one].max(2).mean(1) for one in range(family.max() + 1)]
-    probability: Floats = weights @ np.stack(kept, 1)
-    return probability
-
-
-def best_of_families(score: Floats, family: Ints) -> Floats:
-    """Highest score in each family, [families]."""
-    return np.array([score[family == one].max() for one in range(family.max() + 1)])
-
-
-def discoveries(
-    found: Flags, family: Ints, relevant: Flags | None, irrelevant: Flags
-) -> dict[str, float]:
-    """How many of the features that a method found are right.
-
-    Returns:
-        ``"found"``: features. ``"false"``: those of them known not to matter. Where it is known
-        what matters, ``"true"``: relevant families of which a feature was found, and ``"fdr"``: the
-        share of what was found that is false; 0 if nothing was found. ``"strict"`` is that share if
-        of a family only the first is right, and its copies are false.
-
-    Examples:
-        >>> found, family = np.array([True, True, False, True]), np.array([0, 0, 1, 2])
-        >>> discoveries(found, family, np.array([True, True, False]), family == 2)
-        {'found': 3.0, 'false': 1.0, 'true': 1.0, 'fdr': 0.333..., 'strict': 0.666...}
-    """
-    false = float((found & irrelevant).sum())
-    total = float(found.sum())
-    metrics = {"found": total, "false": false}
-    if relevant is not None:
-        metrics["true"] = float((best_of_families(found.astype(float), family) > 0)[relevant].sum())
-        metrics["fdr"] = false / max(1.0, total)
-        originals = np.zeros(len(found), dtype=bool)
-        originals[np.unique(family, return_index=True)[1]] = True
-        wrong = found & ~(originals & relevant[family])
-        metrics["strict"] = float(wrong.sum()) / max(1.0, total)
-    return metrics
+    fitted = fit(arm, tuned, problem.x, problem.y, members=members, apart=problem.held, **how)
+    metrics = features_fit.on_test_rows(problem, fitted)
+    metrics |= features_fit.about_features(problem, fitted, run.seed == 0)
+    return {"metrics": metrics, "data": problem.checksums(test=True)}
 
 
 def seconds(run: Run) -> float:
-    """What a trial or a run takes on one core, by arm and problem; tiny ones a second.
-
-    Examples:
-        >>> trial, *_ = tuning("cpu")
-        >>> trial.method, seconds(trial)
-        ('id-gflowout', 4.5)
-    """
+    """What a trial or a run takes on one core, by arm and problem; tiny ones a second."""
     if "share" in run.options:
         return 1.0
     trial, all_of_it = _SECONDS[run.method]
@@ -293,6 +131,271 @@ def _options(preset: str, data: str, arm: Arm, tuned: Mapping[str, Any]) -> Opti
     batches = -(-rows * 4 // (5 * _BATCH))
     steps = _SMOKE_STEPS if preset == "smoke" else arm.steps
     return {**small, "fit.epochs": -(-steps // batches), "tuned": dict(tuned)}
+
+
+# What the report says
+
+_COLUMNS = {
+    table: {metric: Column(**column) for metric, column in columns.items()}
+    for table, columns in entry("features.columns").items()
+}
+_TEXTS = entry("features.texts")
+
+
+def section(records: Sequence[Record]) -> Section:
+    """Tables, plots of inclusion and calibration, comparisons and claims."""
+    names = sections.present(records, PROBLEMS)
+    if not names:
+        return Section(findings=("No run of this study is done yet.",))
+    titles = {name: PROBLEMS[name].title for name in names}
+    compared = [Compared(name, "test/nll", f"NLL ({titles[name]})", "low") for name in names]
+    findings, details = sections.against_others(records, compared, TITLES, OURS)
+    findings += [_drugs(records, name) for name in names if name.startswith("eicu")]
+    none = [f"{TITLES[OURS]} cannot be compared yet."]
+    nll = {name: by_arm(records, name, "test/nll") for name in names}
+    overview = Table(
+        "NLL on test rows",
+        "Method",
+        [Column(title, "low") for title in titles.values()],
+        sections.rows(TITLES, names, lambda arm, name: sections.cell(nll[name].get(arm, []))),
+    )
+    helps = ["Where it helps, and where it does not:", *help_or_not(records, names)]
+    blocks: list[Block] = [Text(_TEXTS["about"]), overview, Text(helps)]
+    for name in names:
+        blocks += _problem(records, name)
+    cost = f"{titles[names[0]]}: what it takes"
+    caption = _TEXTS["cost"].format(equal=EQUAL)
+    blocks += [*_calibration(records), *_table(records, names[0], _COLUMNS["cost"], cost, caption)]
+    blocks.append(Text(details or none, "Every comparison in NLL"))
+    for name, title in titles.items():
+        chosen = f"{title}: chosen on validation data"
+        blocks.append(sections.choices(records, {name: "Options"}, chosen, TITLES))
+    return Section([*filter(None, findings)] or none, blocks, claims(records, names), names)
+
+
+def _table(
+    records: Sequence[Record],
+    data: str,
+    columns: Mapping[str, Column],
+    title: str,
+    caption: str = "",
+) -> list[Block]:
+    """A table of the arms that have any of the metrics; nothing if none has."""
+    rows = sections.arm_rows(records, data, list(columns), TITLES)
+    return [Table(title, "Method", list(columns.values()), rows, caption)] if rows else []
+
+
+def _problem(records: Sequence[Record], data: str) -> list[Block]:
+    source = PROBLEMS[data]
+    about = (
+        f"{source.title}: {source.about}. {'About ' if data.startswith('eicu') else ''}"
+        f"{source.rows:,} training rows."
+    ) + (" A tenth of all labels is flipped." if source.known else "")
+    hidden = [] if data == "copies" else ["inclusion/strict"]
+    if not source.noisy:
+        hidden += ["inclusion/false", "inclusion/noise"]
+        hidden += ["shift/nll", "shift/accuracy", "shift/auroc"]
+    prediction, features = (
+        {name: column for name, column in _COLUMNS[table].items() if name not in hidden}
+        for table in ("prediction", "known" if source.known else "noisy")
+    )
+    return [
+        Text([about]),
+        *_table(records, data, prediction, f"{source.title}: predictions"),
+        *_table(records, data, features, f"{source.title}: features"),
+        *_plot(records, data),
+    ]
+
+
+def _plot(records: Sequence[Record], data: str) -> list[Block]:
+    """Inclusion probabilities with their intervals, of the first seed."""
+    own = {
+        record["method"]: record["metrics"]
+        for record in records
+        if record["data"] == data and record["seed"] == 0 and "inclusion/low" in record["metrics"]
+    }
+    if OURS not in own:
+        return []
+    labels = [str(name) for name in own[OURS]["inclusion/names"][:TOP]]
+    series = []
+    for arm in filter(own.__contains__, TITLES):
+        parts = (own[arm][f"inclusion/{key}"] for key in ("names", "values", "low", "high"))
+        cells = {
+            str(name): Cell(float(mean), runs=1, interval=(float(low), float(high)))
+            for name, mean, low, high in zip(*parts, strict=True)
+        }
+        bars = [cells.get(label, Cell(text=sections.NONE)) for label in labels]
+        series.append((TITLES[arm], bars))
+    title = f"{PROBLEMS[data].title}: inclusion probability, seed 0"
+    caption = _TEXTS["inclusion"].format(count=len(labels), ours=TITLES[OURS])
+    return [content.Bars(title, "inclusion probability", labels, series, caption)]
+
+
+def _calibration(records: Sequence[Record]) -> list[Block]:
+    """Inclusion probabilities against the truth, all seeds and problems with an answer together."""
+    series = [content.Series("exact", [0.0, 1.0], [0.0, 1.0])]
+    counts = []
+    for arm, title in TITLES.items():
+        own = [record["metrics"] for record in records if record["method"] == arm]
+        own = [metrics for metrics in own if "inclusion/families" in metrics]
+        if own:
+            likely = np.concatenate([np.asarray(m["inclusion/families"], float) for m in own])
+            right = np.concatenate([np.asarray(m["inclusion/relevant"], bool) for m in own])
+            x, y, sizes = zip(*reliability(likely, right), strict=True)
+            errors = [
+                (share * (1 - share) / size) ** 0.5 for share, size in zip(y, sizes, strict=True)
+            ]
+            series.append(content.Series(title, x, y, errors))
+            counts.append(f"{title} {', '.join(map(str, sizes))}")
+    caption = _TEXTS["calibration"].format(counts="; ".join(counts))
+    axes = ("inclusion probability", "share that matters")
+    plot = content.Curves("Are inclusion probabilities calibrated?", *axes, series, caption)
+    return [plot] if counts else []
+
+
+def reliability(probability: Floats, right: Flags) -> list[tuple[float, float, int]]:
+    """Of each of :data:`BINS` that is not empty: mean probability, share that is right, how many.
+
+    Examples:
+        >>> reliability(np.array([0.0, 0.02, 0.9, 1.0]), np.array([False, True, True, True]))
+        [(0.01, 0.5, 2), (0.9, 1.0, 1), (1.0, 1.0, 1)]
+    """
+    place = np.clip(np.searchsorted(BINS, probability, side="right") - 1, 0, len(BINS) - 2)
+    bins = [place == number for number in np.unique(place)]
+    return [
+        (float(probability[own].mean()), float(right[own].mean()), int(own.sum())) for own in bins
+    ]
+
+
+def _drugs(records: Sequence[Record], data: str) -> str:
+    """What the posterior says of the drugs, over all draws of hospitals; empty without records."""
+    own = [
+        record["metrics"]
+        for record in records
+        if (record["data"], record["method"]) == (data, OURS)
+        and "inclusion/names" in record["metrics"]
+    ]
+    if not own:
+        return ""
+    times = Counter(
+        str(name)
+        for metrics in own
+        for name, value in zip(metrics["inclusion/names"], metrics["inclusion/values"], strict=True)
+        if float(value) >= features_fit.THRESHOLD
+    )
+    often = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:6]
+    listed = ", ".join(f"{name} ({count} of {len(own)})" for name, count in often) or "none"
+    size, error = statistics.mean_error([float(metrics["inclusion/size"]) for metrics in own])
+    values = {"size": size, "error": error, "listed": listed}
+    text = _TEXTS["drugs"].format(problem=PROBLEMS[data].title, ours=TITLES[OURS], **values)
+    if PROBLEMS[data].noisy:
+        false = sum(float(metrics["inclusion/false"]) for metrics in own) / len(own)
+        text += f"; of 100 noise columns {false:.1f} are found on average"
+    return f"{text}."
+
+
+def help_or_not(records: Sequence[Record], names: Sequence[str]) -> list[str]:
+    """Of each problem: which arms the posterior over features does not beat, and what it finds."""
+    sentences = []
+    for data in names:
+        comparisons = compare_all(records, data, "test/nll", "low", OURS, TITLES)
+        arms: dict[str, list[str]] = {}
+        for arm, comparison in comparisons.items():
+            arms.setdefault(comparison.firm, []).append(TITLES[arm])
+        worse, same = (", ".join(arms.get(v, [])) for v in ("worse", "no difference seen"))
+        text = "it predicts better than all others. "
+        if worse:
+            text = f"it does not help: {worse} predict better. "
+            text += f"No difference seen from {same}. " if same else ""
+        elif same:
+            text = f"no gain seen over {same}. "
+        if set(arms) == {"not comparable"}:
+            sentences.append(f"{PROBLEMS[data].title}: too few seeds to say.")
+        elif arms:
+            sentences.append(f"{PROBLEMS[data].title}: {text}{_area(records, data)}")
+    return sentences or ["Nothing can be said yet."]
+
+
+def _area(records: Sequence[Record], data: str) -> str:
+    """How well it finds the features, where that is known."""
+    areas = by_arm(records, data, "inclusion/auroc")
+    mean = {arm: sum(values) / len(values) for arm, values in areas.items() if arm in ARMS}
+    if OURS not in mean:
+        return ""
+    best = max((arm for arm in mean if arm not in OWN), key=mean.__getitem__, default=None)
+    beside = f", the best other {mean[best]:.2f} ({TITLES[best]})" if best else ""
+    return f"AUROC of features {mean[OURS]:.2f}{beside}."
+
+
+def claims(records: Sequence[Record], names: Sequence[str]) -> list[Claim]:
+    """All that was promised, and what became of it."""
+    return [
+        claim(records, data)
+        for data in JUDGED
+        if data in names
+        for claim in (_claim_below, _claim_area, _claim_false)
+    ]
+
+
+def _claim_below(records: Sequence[Record], data: str) -> Claim:
+    """Test NLL below that of every baseline, outside the paired 95 % interval."""
+    baselines = [label for label in TITLES if label not in OWN]
+    compared = compare_all(records, data, "test/nll", "low", OURS, baselines)
+    missing = [TITLES[arm] for arm in baselines if arm not in compared and not ARMS[arm].only]
+    seeds = min((comparison.seeds for comparison in compared.values()), default=0)
+    texts: dict[str, Any] = {"problem": PROBLEMS[data].title, "seeds": seeds}
+    if missing or seeds < LEAST_SEEDS:
+        reason = f"Only {seeds} paired seeds, {LEAST_SEEDS} are the least."
+        reason = f"Not done: {', '.join(missing)}." if missing else reason
+        return template("features.below", None, **texts, reason=reason)
+    closest = max(compared, key=lambda arm: compared[arm].difference)
+    texts["closest"] = f"{TITLES[closest]}: {_gap(compared[closest])}"
+    behind = {arm: own for arm, own in compared.items() if own.verdict != "better"}
+    listed = ", ".join(f"{TITLES[arm]} ({_gap(own)})" for arm, own in behind.items())
+    if any(own.difference >= 0 for own in behind.values()):
+        outcome, lead = False, f"Not below {listed}. "
+    elif behind:
+        outcome, lead = None, f"Lower, but within the interval, for {listed}. "
+    else:
+        outcome, lead = True, ""
+    weak = [TITLES[arm] for arm, own in compared.items() if outcome and own.firm != "better"]
+    also = f" Not significant after Holm correction for {', '.join(weak)}." if weak else ""
+    return template("features.below", outcome, "why", **texts, lead=lead, weak=also)
+
+
+def _claim_area(records: Sequence[Record], data: str) -> Claim:
+    """Mean AUROC of inclusion at least 0.95."""
+    values = list(by_seed(records, data, OURS, "inclusion/auroc").values())
+    texts: dict[str, Any] = {"problem": PROBLEMS[data].title, "seeds": len(values)}
+    if len(values) < LEAST_SEEDS:
+        return template("features.area", None, **texts)
+    mean = sum(values) / len(values)
+    low, high = min(values), max(values)
+    return template("features.area", mean >= 0.95, **texts, mean=mean, low=low, high=high)
+
+
+def _claim_false(records: Sequence[Record], data: str) -> Claim:
+    """At most 10 % of what is found at 0.5 is false, all seeds together."""
+    found, false, true, strict = (
+        by_seed(records, data, OURS, f"inclusion/{n}") for n in ("found", "false", "true", "strict")
+    )
+    texts: dict[str, Any] = {"problem": PROBLEMS[data].title, "seeds": len(found)}
+    if len(found) < LEAST_SEEDS:
+        return template("features.false", None, **texts)
+    total, wrong = sum(found.values()), sum(false.values())
+    share = wrong / max(1.0, total)
+    texts |= {"found": total, "false": wrong, "true": sum(true.values()) / len(found)}
+    claim = template("features.false", share <= 0.1, **texts, share=share)
+    if data == "copies":
+        copies = sum(value * found[seed] for seed, value in strict.items() if seed in found)
+        note = entry("features.false")["note"].format(strict=copies / max(1.0, total))
+        return replace(claim, why=claim.why + note)
+    return claim
+
+
+def _gap(comparison: Comparison) -> str:
+    low, high = comparison.low, comparison.high
+    return f"{comparison.difference:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 STUDY = Study(

@@ -1,15 +1,19 @@
-"""Problems of the features study: which inputs matter is known, or noise was added to real data.
+"""Problems of the features study, and scores of what a model says of rows and of features.
 
-Every problem is a pure function of a seed. Trials are judged on training rows that are held out
-from them (``Problem.held``); test rows are another draw, or patients of other hospitals.
+Which inputs matter is known, or noise was added to real data. Every problem is a pure function of
+a seed. Trials are judged on training rows that are held out from them (``Problem.held``); test rows
+are another draw, or patients of other hospitals.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+import math
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,32 +26,35 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+TABLES = tomllib.loads(resources.files(__package__).joinpath("features.toml").read_text("utf-8"))
+"""Arms and problems, by name."""
 FLIPPED = 0.1
 """Share of the labels that are wrong, in training and in test."""
 STRETCH = 3.0
-"""What irrelevant inputs are multiplied with under shift."""
+"""Factor of irrelevant inputs under shift."""
 NOISE = 100
 """Columns of standard normal noise that are added to real data."""
 HELD = 5
 """One training row in so many is held out from trials."""
 COPY_NOISE = 0.1
+LEAST = 1e-4
+"""Probabilities are at least this, for all arms: a forest may say 0."""
+RULES: dict[str, Callable[[Floats], Floats]] = {
+    "independent": lambda x: 1.5 * x[0] + 2 * x[1] * x[2] + 2 * np.sin(2 * x[3]) + 1.5 * x[4],
+    "interactions": lambda x: x[0] * x[1] + x[2] * x[3],
+    "wide": lambda x: 2 * x[0] - 2 * x[1] + 1.5 * x[2] + 1.5 * np.tanh(3 * x[3]) + 1 - x[4] ** 2,
+}
+"""From features [features, rows] to numbers; labels are 1 where these are positive."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """Rows to train on and rows to test on.
 
-    Attributes:
-        x: Training inputs, [rows, features].
-        y: Their classes, [rows], from 0.
-        held: Training rows that trials are judged on, [rows].
-        x_test: Test inputs.
-        y_test: Their classes.
-        names: Of the features.
-        family: Number of the family of each feature, [features]. Near-copies are of one family,
-            and any of them will do.
-        relevant: Families that matter, [families]; ``None`` if nobody knows.
-        irrelevant: Features that are known not to matter, [features].
+    ``x`` is [rows, features], ``y`` are classes from 0, and trials are judged on the rows ``held``.
+    ``family`` numbers the family of each feature: near-copies are of one family, and any of them
+    will do. ``relevant`` says which families matter, ``None`` if nobody knows; ``irrelevant`` which
+    features are known not to matter.
     """
 
     x: Floats
@@ -66,31 +73,30 @@ class Problem:
 
     def checksums(self, test: bool) -> dict[str, str]:
         """Of the training rows, and of the test rows if these were used."""
-        train = {"train": _checksum(self.x, self.y)}
-        return {**train, "test": _checksum(self.x_test, self.y_test)} if test else train
+        parts = {"train": (self.x, self.y)} | ({"test": (self.x_test, self.y_test)} if test else {})
+        return {
+            name: f"sha256:{hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()}"
+            for name, (x, y) in parts.items()
+        }
+
+
+Make = Callable[[int, int, int], Problem]
+"""From a seed and the numbers of training and of test rows to the problem."""
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a problem comes from.
 
-    Attributes:
-        title: In tables.
-        about: What it is, in a sentence.
-        make: Draws the problem from a seed, training rows and test rows.
-        rows: Training rows; of eICU about.
-        test: Test rows at most.
-        features: In all; of eICU about.
-        known: Whether it is known which features matter.
-        noisy: Whether some are known not to matter.
+    ``rows`` are training rows, of eICU about so many; ``test`` are test rows at most. ``known``:
+    whether it is known which features matter; ``noisy``: whether some are known not to.
     """
 
+    make: Make = field(repr=False)
     title: str
     about: str
-    make: Callable[[int, int, int], Problem] = field(repr=False)
     rows: int
     test: int
-    features: int
     known: bool = True
     noisy: bool = True
 
@@ -109,40 +115,8 @@ def load(name: str, seed: int, rows: int | None = None, test: int | None = None)
     return source.make(seed, rows or source.rows, test or source.test)
 
 
-def score(x: Floats) -> Floats:
-    """What decides the label of the problems ``independent`` and ``copies``, [rows]."""
-    value: Floats = 1.5 * x[:, 0] + 2 * x[:, 1] * x[:, 2] + 2 * np.sin(2 * x[:, 3]) + 1.5 * x[:, 4]
-    return value
-
-
-def product_score(x: Floats) -> Floats:
-    """What decides the label of ``interactions``: no feature tells anything alone."""
-    value: Floats = x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3]
-    return value
-
-
-def wide_score(x: Floats) -> Floats:
-    """What decides the label of ``wide``: three linear effects, a step, a square."""
-    linear = 2 * x[:, 0] - 2 * x[:, 1] + 1.5 * x[:, 2]
-    value: Floats = linear + 1.5 * np.tanh(3 * x[:, 3]) + 1 - x[:, 4] ** 2
-    return value
-
-
-Make = Callable[[int, int, int], Problem]
-"""From a seed, training rows and test rows to the problem."""
-
-
-def _synthetic(
-    decide: Callable[[Floats], Floats], features: int, matter: int, copies: int = 0
-) -> Make:
-    """A problem of standard normal features.
-
-    Args:
-        decide: Labels are 1 where it is positive, before some are flipped.
-        features: How many.
-        matter: The first so many matter.
-        copies: So many features after them are near-copies of the first.
-    """
+def _synthetic(rule: str, features: int, matter: int, copies: int = 0) -> Make:
+    """Standard normal features: the first ones matter, and some near-copies of these follow."""
 
     def make(seed: int, rows: int, test: int) -> Problem:
         rng = np.random.default_rng(seed)
@@ -154,11 +128,10 @@ def _synthetic(
             family = np.concatenate(
                 [np.arange(matter), np.arange(copies), np.arange(matter, features - copies)]
             )
-        y = ((decide(x) > 0) ^ (rng.random(rows + test) < FLIPPED)).astype(np.int64)
+        y = ((RULES[rule](x.T) > 0) ^ (rng.random(rows + test) < FLIPPED)).astype(np.int64)
         relevant = np.arange(features - copies) < matter
         names = tuple(f"x{number}" for number in range(features))
-        held = _held(rows, rng)
-        parts = (x[:rows], y[:rows], held, x[rows:], y[rows:])
+        parts = (x[:rows], y[:rows], _held(rows, rng), x[rows:], y[rows:])
         return Problem(*parts, names, family, relevant, ~relevant[family])
 
     return make
@@ -172,10 +145,10 @@ def _bundled(loader: str) -> Make:
         source = getattr(sets, loader)()
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(source.data))
-        x, names = _with_noise(source.data, map(str, source.feature_names), NOISE, rng)
-        train, other, held = order[:rows], order[rows : rows + test], _held(rows, rng)
-        y = source.target.astype(np.int64)
-        return _real(x, y, held, train, other, names, source.data.shape[1])
+        noise = rng.standard_normal((len(order), NOISE))
+        x, y, names = source.data, source.target.astype(np.int64), source.feature_names
+        train, other = order[:rows], order[rows : rows + test]
+        return _real(x, noise, y, names, train, other, _held(rows, rng))
 
     return make
 
@@ -187,8 +160,8 @@ def _stays(seed: int, where: object) -> clinical.ClinicalSplit:
     return clinical.load("eicu-demo", test_hospital=0.3, seed=seed, valid_fraction=1 / HELD)
 
 
-def _clinical(noise: int) -> Make:
-    """Drugs of the eICU demo; every seed tests on other hospitals."""
+def _clinical(columns: int) -> Make:
+    """Drugs of the eICU demo and columns of noise; every seed tests on other hospitals."""
 
     def make(seed: int, rows: int, test: int) -> Problem:
         split = _stays(seed, store.root())
@@ -196,32 +169,27 @@ def _clinical(noise: int) -> Make:
         drugs = np.concatenate([part.x.double().numpy() for part in parts])
         died = np.concatenate([part.y.long().numpy() for part in parts])
         rng = np.random.default_rng(seed)
-        x, names = _with_noise(drugs, split.train.features, noise, rng)
+        noise = rng.standard_normal((len(drugs), columns))
         count = len(split.train) + len(split.valid)
         train = np.sort(rng.permutation(count)[:rows])
         other = count + np.sort(rng.permutation(len(split.test))[:test])
         # Patients who are held out are nobody's in training: they come last.
         held = train >= len(split.train)
-        return _real(x, died, held, train, other, names, drugs.shape[1])
+        return _real(drugs, noise, died, split.train.features, train, other, held)
 
     return make
 
 
 def _real(
-    x: Floats, y: Ints, held: Flags, train: Ints, test: Ints, names: tuple[str, ...], real: int
+    x: Floats, noise: Floats, y: Ints, names: Iterable[object], train: Ints, test: Ints, held: Flags
 ) -> Problem:
-    """Rows of real data whose features after the first ``real`` ones are noise."""
-    number = np.arange(len(names))
-    return Problem(x[train], y[train], held, x[test], y[test], names, number, None, number >= real)
-
-
-def _with_noise(
-    x: Floats, names: object, count: int, rng: np.random.Generator
-) -> tuple[Floats, tuple[str, ...]]:
-    """Columns with noise beside them, and the names of all."""
-    noise = rng.standard_normal((len(x), count))
-    added = (f"noise {number}" for number in range(count))
-    return np.hstack([x, noise]), (*map(str, names), *added)  # type: ignore[call-overload]
+    """Rows of real data, chosen by number, with columns of noise beside them."""
+    real = x.shape[1]
+    x = np.hstack([x, noise])
+    number = np.arange(x.shape[1])
+    titles = (*map(str, names), *(f"noise {place}" for place in range(noise.shape[1])))
+    parts = (x[train], y[train], held, x[test], y[test])
+    return Problem(*parts, titles, number, None, number >= real)
 
 
 def _held(rows: int, rng: np.random.Generator) -> Flags:
@@ -230,50 +198,72 @@ def _held(rows: int, rng: np.random.Generator) -> Flags:
     return held
 
 
-def _checksum(x: Floats, y: Ints) -> str:
-    return f"sha256:{hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()}"
-
-
-PROBLEMS = {
-    "independent": Source(
-        "Independent features",
-        "60 standard normal features; y = [1.5 x0 + 2 x1 x2 + 2 sin(2 x3) + 1.5 x4 > 0]",
-        _synthetic(score, 60, 5), 800, 4000, 60,
-    ),
-    "copies": Source(
-        "Near-copies",
-        "the same with x5 to x9 = x0 to x4 + 0.1 noise: of two near-copies any is right",
-        _synthetic(score, 60, 5, copies=5), 800, 4000, 60,
-    ),
-    "interactions": Source(
-        "Interactions only",
-        "60 standard normal features; y = [x0 x1 + x2 x3 > 0]: no feature tells anything alone",
-        _synthetic(product_score, 60, 4), 900, 4000, 60,
-    ),
-    "wide": Source(
-        "More features than points",
-        "400 standard normal features; y = [2 x0 - 2 x1 + 1.5 x2 + 1.5 tanh(3 x3) + 1 - x4² > 0]",
-        _synthetic(wide_score, 400, 5), 200, 4000, 400,
-    ),
-    "breast-cancer": Source(
-        "Breast cancer + noise",
-        "30 measurements of cells and 100 noise columns: malignant or benign",
-        _bundled("load_breast_cancer"), 300, 269, 130, known=False,
-    ),
-    "digits": Source(
-        "Digits + noise",
-        "64 pixels of handwritten digits and 100 noise columns: which of ten digits",
-        _bundled("load_digits"), 600, 1197, 164, known=False,
-    ),
-    "eicu": Source(
-        "eICU demo",
-        "drugs of the first 48 hours in intensive care: death, in hospitals not trained on",
-        _clinical(0), 1750, 10_000, 290, known=False, noisy=False,
-    ),
-    "eicu-noise": Source(
-        "eICU demo + noise",
-        "the same with 100 noise columns",
-        _clinical(NOISE), 1750, 10_000, 390, known=False,
-    ),
-}  # fmt: skip
+_MAKERS = {
+    "independent": _synthetic("independent", 60, 5),
+    "copies": _synthetic("independent", 60, 5, copies=5),
+    "interactions": _synthetic("interactions", 60, 4),
+    "wide": _synthetic("wide", 400, 5),
+    "breast-cancer": _bundled("load_breast_cancer"),
+    "digits": _bundled("load_digits"),
+    "eicu": _clinical(0),
+    "eicu-noise": _clinical(NOISE),
+}
+PROBLEMS = {name: Source(_MAKERS[name], **about) for name, about in TABLES["problems"].items()}
 """All problems by name, in the order of the report."""
+
+
+# Scores
+
+
+def prediction(probabilities: Floats, y: Ints) -> dict[str, float]:
+    """NLL, accuracy and AUROC of probabilities [rows, classes]; of several classes its mean."""
+    kept = np.clip(probabilities, LEAST, 1)
+    kept /= kept.sum(1, keepdims=True)
+    classes = range(1, 2) if kept.shape[1] == 2 else range(kept.shape[1])
+    areas = [auroc(kept[:, label], y == label) for label in classes]
+    areas = [area for area in areas if not math.isnan(area)]
+    return {
+        "nll": float(-np.log(kept[np.arange(len(y)), y]).mean()),
+        "accuracy": float((kept.argmax(1) == y).mean()),
+        "auroc": float(np.mean(areas)) if areas else math.nan,
+    }
+
+
+def auroc(score: Floats, right: Flags) -> float:
+    """Chance that something right has a higher score than something wrong; ties count half.
+
+    NaN if there is only one kind.
+    """
+    positive, negative = int(right.sum()), int((~right).sum())
+    if not positive or not negative:
+        return math.nan
+    ranks = require("scipy.stats", extra="studies", purpose="the study features").rankdata(score)
+    return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def best_of_families(score: Floats, family: Ints) -> Floats:
+    """Highest score in each family, from [..., features] to [..., families]."""
+    return np.stack([score[..., family == number].max(-1) for number in np.unique(family)], -1)
+
+
+def discoveries(
+    found: Flags, family: Ints, relevant: Flags | None, irrelevant: Flags
+) -> dict[str, float]:
+    """How many of the features that a method found are right.
+
+    ``"found"``: features. ``"false"``: those of them known not to matter. Where it is known what
+    matters, ``"true"``: relevant families of which a feature was found, and ``"fdr"``: the share of
+    what was found that is false; 0 if nothing was found. ``"strict"`` is that share if of a family
+    only the first is right, and its copies are false.
+    """
+    false = float((found & irrelevant).sum())
+    total = float(found.sum())
+    metrics = {"found": total, "false": false}
+    if relevant is not None:
+        metrics["true"] = float((best_of_families(found.astype(float), family) > 0)[relevant].sum())
+        metrics["fdr"] = false / max(1.0, total)
+        originals = np.zeros(len(found), dtype=bool)
+        originals[np.unique(family, return_index=True)[1]] = True
+        wrong = found & ~(originals & relevant[family])
+        metrics["strict"] = float(wrong.sum()) / max(1.0, total)
+    return metrics

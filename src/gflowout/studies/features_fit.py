@@ -3,137 +3,54 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gflowout.core import checks
+from gflowout.core.inclusion import Inclusion
 from gflowout.core.optional import require
 from gflowout.methods import METHODS
-from gflowout.studies.features_data import Flags, Floats, Ints
+from gflowout.studies import features_data
+from gflowout.studies.features_data import LEAST, Flags, Floats, Ints, Problem, prediction
+from gflowout.studies.framework.study import prefixed
 
 Tuned = Mapping[str, float]
-
-CHAINS = 10
-"""Networks of a posterior over features in a run: two for each of five folds."""
-MASKS = 8
-"""Masks that ID-GFlowOut scores in each step of a chain."""
-EQUAL = CHAINS * MASKS
-"""MC networks with no less computing than the chains of ID-GFlowOut: one for each mask."""
-
-_RATES = ({"lr": 2e-3}, {"lr": 5e-4}, {"lr": 5e-3})
+Proba = Callable[[Floats], Floats]
+"""From rows to probabilities, [rows, classes]."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One competitor.
+    """One competitor; ``label`` is ``Run.method`` in records.
 
-    Attributes:
-        label: In records (``Run.method``).
-        title: In tables.
-        method: Name of the masks' method; of other models ``"l1"``, ``"forest"``, ``"boosting"``.
-        trials: What it may try, the best guess first; six for each arm.
-        inputs: Whether it masks inputs, if its tuned options do not say so.
-        members: Networks that are pooled in a run; a trial trains one.
-        steps: Of each network at most. Without sparse masks networks learn the training rows by
-            heart in fewer than a hundred, and a short training is validated more often.
-        like: Arm whose trials choose for this one, too.
-        only: Problems that it is run on; all if empty.
-        note: How it tells which features matter; empty if it does not.
+    ``method`` is that of the masks, or ``"l1"``, ``"forest"``, ``"boosting"``. It may try six
+    ``trials``, the best guess first, or those of the arm that it is ``like``. It masks ``inputs``
+    if its trial does not say otherwise, and what such masks have ``learned`` is what it says of
+    features. A run pools so many ``members``, a trial trains one; each takes so many ``steps`` at
+    most: without sparse masks networks learn the training rows by heart in fewer than a hundred,
+    and a short training is validated more often. ``only`` names problems, all if empty.
     """
 
     label: str
     title: str
     method: str
-    trials: tuple[Tuned, ...] = ()
+    trials: Sequence[Tuned] = ()
     inputs: bool = False
     members: int = 1
     steps: int = 300
     like: str = ""
-    only: tuple[str, ...] = ()
-    note: str = ""
+    only: Sequence[str] = ()
+    learned: bool = False
 
 
-_SPARSE: Tuned = {"lr": 5e-4, "beta": 1.0, "prior_keep": 0.02, "start_keep": 0.05}
-"""Sparse from the start: for few rows, which many features would soon learn by heart."""
-_MASKS = "share of masks that keep a feature"
-_PERMUTED = "permutation importance on rows it was not fitted to; found if 2 errors above 0"
-_MC: tuple[Tuned, ...] = (
-    {"lr": 2e-3, "rate": 0.5, "inputs": 0}, {"lr": 2e-3, "rate": 0.3, "inputs": 0},
-    {"lr": 2e-3, "rate": 0.3, "inputs": 1}, {"lr": 5e-4, "rate": 0.5, "inputs": 0},
-    {"lr": 5e-3, "rate": 0.5, "inputs": 0}, {"lr": 2e-3, "rate": 0.5, "inputs": 1},
-)  # fmt: skip
-
-_ALL = (
-    Arm(
-        "id-gflowout", "ID-GFlowOut on inputs", "id-gflowout",
-        ({"lr": 2e-3, "beta": 0.3}, {"lr": 1.5e-3, "beta": 0.3}, _SPARSE,
-         {"lr": 2e-3, "beta": 0.5}, {"lr": 3e-3, "beta": 0.3}, {**_SPARSE, "lr": 2e-3}),
-        inputs=True, members=CHAINS, steps=1000, note=_MASKS,
-    ),
-    Arm(
-        "gflowout", "GFlowOut on inputs", "gflowout",
-        ({"lr": 2e-3, "beta": 20.0}, {"lr": 2e-3, "beta": 5.0}, {"lr": 5e-4, "beta": 20.0},
-         {"lr": 2e-3, "beta": 50.0}, {"lr": 5e-4, "beta": 5.0}, {"lr": 5e-3, "beta": 20.0}),
-        inputs=True, members=3, steps=1000, note=_MASKS,
-    ),
-    Arm(
-        "gates", "Stochastic gates", "gates",
-        ({"lr": 2e-3, "strength": 0.003}, {"lr": 2e-3, "strength": 0.01},
-         {"lr": 2e-3, "strength": 0.001}, {"lr": 5e-3, "strength": 0.003},
-         {"lr": 5e-3, "strength": 0.01}, {"lr": 2e-3, "strength": 0.03}),
-        inputs=True, members=5, steps=1000, note="probability that a gate is not closed",
-    ),
-    Arm("mc", "MC dropout", "mc", _MC),
-    Arm(
-        "concrete", "Concrete dropout", "concrete",
-        ({"lr": 2e-3, "rate": 0.5, "inputs": 0}, {"lr": 2e-3, "rate": 0.2, "inputs": 0},
-         {"lr": 2e-3, "rate": 0.2, "inputs": 1}, {"lr": 5e-4, "rate": 0.5, "inputs": 0},
-         {"lr": 5e-3, "rate": 0.5, "inputs": 0}, {"lr": 2e-3, "rate": 0.5, "inputs": 1}),
-    ),
-    Arm(
-        "contextual", "Contextual dropout", "contextual",
-        ({"lr": 2e-3, "prior_keep": 0.5, "inputs": 0}, {"lr": 2e-3, "prior_keep": 0.8, "inputs": 0},
-         {"lr": 2e-3, "prior_keep": 0.5, "inputs": 1}, {"lr": 5e-4, "prior_keep": 0.5, "inputs": 0},
-         {"lr": 2e-3, "prior_keep": 0.8, "inputs": 1}, {"lr": 5e-4, "prior_keep": 0.8, "inputs": 1}
-        ),
-        note=f"{_MASKS}, where inputs are masked",
-    ),
-    Arm(
-        "ensemble", "Deep ensemble", "none",
-        (*_RATES, *({**each, "weight_decay": 0.1} for each in _RATES)), members=5,
-    ),
-    Arm("mc-ensemble", "Ensemble of MC networks", "mc", members=5, like="mc"),
-    Arm(
-        "mc-equal", f"{EQUAL} MC networks", "mc", members=EQUAL, like="mc",
-        only=("independent",),
-    ),
-    Arm(
-        "l1", "L1 logistic regression", "l1",
-        tuple({"C": value} for value in (0.1, 0.03, 0.5, 0.01, 0.2, 2.0)),
-        note="size of its weight; found if it is not 0",
-    ),
-    Arm(
-        "forest", "Random forest", "forest",
-        ({"features": 0.15, "leaf": 1}, {"features": 0.4, "leaf": 3}, {"features": 0.4, "leaf": 10},
-         {"features": 0.8, "leaf": 3}, {"features": 0.8, "leaf": 10}, {"features": 0.15, "leaf": 3}
-        ),
-        note=_PERMUTED,
-    ),
-    Arm(
-        "boosting", "Gradient boosting", "boosting",
-        ({"leaves": 8, "rate": 0.1}, {"leaves": 4, "rate": 0.1}, {"leaves": 4, "rate": 0.05},
-         {"leaves": 8, "rate": 0.05}, {"leaves": 16, "rate": 0.05}, {"leaves": 2, "rate": 0.1}),
-        note=_PERMUTED,
-    ),
-)  # fmt: skip
-ARMS = {arm.label: arm for arm in _ALL if arm.method in (*METHODS, "l1", "forest", "boosting")}
-"""All arms by label; what they may tune, and nothing else differs. ``inputs`` 1: masks on inputs,
-too. ``mc-equal`` answers what the chains' computing would have bought otherwise."""
+ARMS = {label: Arm(label, **arm) for label, arm in features_data.TABLES["arms"].items()}
+EQUAL = ARMS["mc-equal"].members
+"""MC networks with no less computing than the chains of ID-GFlowOut."""
 
 WIDTHS = (64, 64)
 PATIENCE = 30
@@ -150,35 +67,28 @@ REPEATS = 5
 """Permutations of each feature."""
 FIRM = 2.0
 """An importance counts as a discovery if it is more than so many standard errors above 0."""
+THRESHOLD = 0.5
+"""Inclusion probability from which a feature counts as found."""
+_TOP = 15
+"""Features whose names a record keeps."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted arm.
+    """A fitted arm and its seconds of training.
 
-    Attributes:
-        proba: From rows to probabilities, [rows, classes].
-        networks: Models that were trained, trees and rounds not counted.
-        seconds: Of training.
-        masks: Input masks of 0 and 1, [chains, draws, features], if it draws any that were learned.
-        weights: Of the chains.
-        importance: Score of every feature, else.
-        found: Features that it says matter, for those with importances.
-        low: Lower end of the 90 % interval of every inclusion probability.
-        high: Its upper end.
-        alone: Each chain's own probabilities of rows.
+    ``networks`` were trained, and each is in ``alone`` if these are chains of one posterior. Arms
+    with learned masks on their inputs have an ``inclusion``. Trees and L1 have an ``importance`` of
+    each feature, and ``found`` those that matter.
     """
 
-    proba: Callable[[Floats], Floats]
+    proba: Proba
     networks: int
     seconds: float
-    masks: Floats | None = None
-    weights: Floats | None = None
+    inclusion: Inclusion | None = None
+    alone: Sequence[Proba] = ()
     importance: Floats | None = None
     found: Flags | None = None
-    low: Floats | None = None
-    high: Floats | None = None
-    alone: Sequence[Callable[[Floats], Floats]] = field(default_factory=tuple)
 
 
 def fit(
@@ -190,45 +100,47 @@ def fit(
     classes: int,
     epochs: int,
     seed: int,
-    members: int | None = None,
+    members: int = 1,
     apart: Flags | None = None,
     share: float = 1.0,
 ) -> Fitted:
-    """Fit an arm with some of its options to rows [rows, features] and classes [rows].
+    """Fit an arm with one of its trials to rows [rows, features] and classes [rows] from 0.
 
-    Args:
-        arm: Which.
-        tuned: One of its trials.
-        x: Inputs.
-        y: Classes, from 0.
-        classes: How many there are; not all need be among the rows.
-        epochs: Of networks, at most.
-        seed: Decides everything.
-        members: Networks, if not as many as the arm has.
-        apart: Rows that permutation importance is measured on, by a second model that was not
-            fitted to them, [rows]; ``None`` leaves out what an arm says of features.
-        share: Of all trees, rounds and permutations, to try things out.
+    Not all classes need be among the rows. Epochs are of networks, at most; the share is of all
+    trees, rounds and permutations, to try things out. Permutation importance is measured on rows
+    ``apart``, [rows], by a second model that was not fitted to them; ``None`` leaves out what an
+    arm says of features.
     """
-    if arm.method in METHODS:
-        many = members or arm.members
-        return _networks(arm, tuned, x, y, classes, epochs, seed, many, apart is not None)
+    train = functools.partial(_classic, arm.method, tuned, classes=classes, seed=seed, share=share)
+    networks = _networks(arm, tuned, epochs, seed, members) if arm.method in METHODS else []
     began = time.perf_counter()
-    model = _classic(arm, tuned, seed, classes, share)
-    model.fit(x, y)
+    with warnings.catch_warnings():  # of arms whose inclusion is not reported anyway
+        warnings.filterwarnings("ignore", "masks of method .* learn nothing", UserWarning)
+        models = [network.fit(x, y) for network in networks] or [train(x, y)]
     seconds = time.perf_counter() - began
-    importance, found = None, None
+    probas = [aligned(model, classes) for model in models]
+
+    def proba(rows: Floats) -> Floats:
+        pooled: Floats = np.mean([member(rows) for member in probas], 0)
+        return pooled
+
+    first = models[0]
     if arm.method == "l1":
-        importance = np.abs(model[-1].coef_).max(0)
-        found = importance > 0
-    elif apart is not None:
-        second = _classic(arm, tuned, seed, classes, share).fit(x[~apart], y[~apart])
-        importance, found = permutation_importance(
-            aligned(second, classes), x[apart], y[apart], seed, max(1, round(share * REPEATS))
-        )
-    return Fitted(aligned(model, classes), 0, seconds, importance=importance, found=found)
+        importance = np.abs(first[-1].coef_).max(0)
+        return Fitted(proba, 0, seconds, importance=importance, found=importance > 0)
+    if apart is None or (networks and not (arm.learned and first.mask_inputs)):
+        return Fitted(proba, members if networks else 0, seconds)
+    if networks:
+        chains = [_chain(first, place) for place in range(members if members > 1 else 0)]
+        alone = [aligned(chain, classes) for chain in chains]
+        return Fitted(proba, members, seconds, first.inclusion_, alone)
+    second = aligned(train(x[~apart], y[~apart]), classes)
+    repeats = max(1, round(share * REPEATS))
+    importance, found = permutation_importance(second, x[apart], y[apart], seed, repeats)
+    return Fitted(proba, 0, seconds, importance=importance, found=found)
 
 
-def aligned(model: Any, classes: int) -> Callable[[Floats], Floats]:
+def aligned(model: Any, classes: int) -> Proba:
     """Probabilities of a classifier, with a column for classes that it has not seen, too."""
 
     def proba(x: Floats) -> Floats:
@@ -240,50 +152,33 @@ def aligned(model: Any, classes: int) -> Callable[[Floats], Floats]:
 
 
 def permutation_importance(
-    proba: Callable[[Floats], Floats], x: Floats, y: Ints, seed: int, repeats: int = REPEATS
+    proba: Proba, x: Floats, y: Ints, seed: int, repeats: int = REPEATS
 ) -> tuple[Floats, Flags]:
     """By how much the NLL of rows that a model was not fitted to grows if a feature is shuffled.
 
-    Returns:
-        Mean growth, and whether it is more than :data:`FIRM` standard errors over rows above 0.
+    The mean, and whether it is more than :data:`FIRM` standard errors over rows above 0.
     """
     rng = np.random.default_rng(seed)
-
-    def losses(rows: Floats) -> Floats:
-        truth = np.tile(y, len(rows) // len(y))
-        loss: Floats = -np.log(np.clip(proba(rows)[np.arange(len(rows)), truth], 1e-4, 1))
-        return loss
-
-    before = losses(x)
+    before = _nll(proba(x), y)
     growth = np.zeros((x.shape[1], len(x)))
     for feature in range(x.shape[1]):
         many = np.tile(x, (repeats, 1))
         orders = [rng.permutation(len(x)) for _ in range(repeats)]
         many[:, feature] = np.concatenate([x[order, feature] for order in orders])
-        growth[feature] = losses(many).reshape(repeats, -1).mean(0) - before
+        after = _nll(proba(many), np.tile(y, repeats)).reshape(repeats, -1).mean(0)
+        growth[feature] = after - before
     mean, error = growth.mean(1), growth.std(1, ddof=1) / np.sqrt(len(x))
     return mean, mean > FIRM * np.maximum(error, 1e-12)
 
 
-def _networks(
-    arm: Arm,
-    tuned: Tuned,
-    x: Floats,
-    y: Ints,
-    classes: int,
-    epochs: int,
-    seed: int,
-    members: int,
-    features: bool,
-) -> Fitted:
+def _networks(arm: Arm, tuned: Tuned, epochs: int, seed: int, members: int) -> list[Any]:
     """Networks that are trained on their own; with masks on inputs, as chains of one estimator."""
     estimators = require("gflowout.integrations.sklearn", extra="sklearn", purpose="the study")
     options = dict(tuned)
-    inputs = bool(options.pop("inputs", arm.inputs))
     common: dict[str, Any] = {
         "hidden": WIDTHS, "epochs": epochs, "batch_size": 100, "validation_fraction": 0.2,
         "lr": options.pop("lr"), "weight_decay": options.pop("weight_decay", 0.0),
-        "options": options, "mask_inputs": inputs,
+        "mask_inputs": bool(options.pop("inputs", arm.inputs)), "options": options,
     }  # fmt: skip
     if arm.inputs:
         # Every chain gives its share of the draws.
@@ -295,52 +190,28 @@ def _networks(
             "mask_hidden": arm.method != "none",
         }  # fmt: skip
         states = [seed * 1000 + member for member in range(members)]
-    began = time.perf_counter()
-    with warnings.catch_warnings():  # of arms whose inclusion is not reported anyway
-        warnings.filterwarnings("ignore", "masks of method .* learn nothing", UserWarning)
-        models = [
-            estimators.GFlowOutClassifier(arm.method, random_state=state, **common).fit(x, y)
-            for state in states
-        ]
-    seconds = time.perf_counter() - began
-    probas = [aligned(model, classes) for model in models]
-
-    def proba(rows: Floats) -> Floats:
-        pooled: Floats = np.mean([one(rows) for one in probas], 0)
-        return pooled
-
-    if not (features and inputs and arm.note):
-        return Fitted(proba, members, seconds)
-    shown = models[0].inclusion_
-    low, high = shown.interval(0.9)
-    chains = range(members if members > 1 else 0)
-    return Fitted(
-        proba,
-        members,
-        seconds,
-        masks=shown.masks.double().flatten(1, 2).numpy(),
-        weights=shown.weights.numpy(),
-        low=low.numpy(),
-        high=high.numpy(),
-        alone=[aligned(_single(models[0], chain), classes) for chain in chains],
-    )
+    return [
+        estimators.GFlowOutClassifier(arm.method, random_state=state, **common) for state in states
+    ]
 
 
-def _single(model: Any, chain: int) -> Any:
+def _chain(model: Any, place: int) -> Any:
     """The estimator with one of its chains alone."""
-    one = copy.copy(model)
-    one.chains_, one.chain_weights_ = [model.chains_[chain]], np.ones(1)
-    one.samples = CHAIN_DRAWS
-    return one
+    single = copy.copy(model)
+    single.chains_, single.chain_weights_ = [model.chains_[place]], np.ones(1)
+    single.samples = CHAIN_DRAWS
+    return single
 
 
 def _sklearn(module: str) -> Any:
     return require(f"sklearn.{module}", extra="sklearn", purpose="the study features")
 
 
-def _classic(arm: Arm, tuned: Tuned, seed: int, classes: int, share: float) -> Any:
-    checks.choice("method", arm.method, ("l1", "forest", "boosting"))
-    if arm.method == "l1":
+def _classic(
+    method: str, tuned: Tuned, x: Floats, y: Ints, *, classes: int, seed: int, share: float
+) -> Any:
+    """L1, forest or boosting, fitted."""
+    if method == "l1":
         linear, pipeline = _sklearn("linear_model"), _sklearn("pipeline")
         # liblinear is exact and knows two classes only.
         solver, most = ("liblinear", 1000) if classes == 2 else ("saga", 3000)
@@ -350,45 +221,104 @@ def _classic(arm: Arm, tuned: Tuned, seed: int, classes: int, share: float) -> A
         model = linear.LogisticRegression(
             C=tuned["C"], solver=solver, max_iter=most, tol=1e-3, random_state=seed, **lasso
         )
-        return pipeline.make_pipeline(_sklearn("preprocessing").StandardScaler(), model)
-    if arm.method == "forest":
-        return _sklearn("ensemble").RandomForestClassifier(
+        return pipeline.make_pipeline(_sklearn("preprocessing").StandardScaler(), model).fit(x, y)
+    if method == "forest":
+        forest = _sklearn("ensemble").RandomForestClassifier(
             round(share * TREES), max_features=float(tuned["features"]),
             min_samples_leaf=int(tuned["leaf"]), random_state=seed,
         )  # fmt: skip
-    return Boosting(int(tuned["leaves"]), float(tuned["rate"]), seed, round(share * ROUNDS))
+        return forest.fit(x, y)
+    return boosting(x, y, int(tuned["leaves"]), tuned["rate"], seed, round(share * ROUNDS))
 
 
-class Boosting:
+def boosting(x: Floats, y: Ints, leaves: int, rate: float, seed: int, rounds: int) -> Any:
     """Gradient boosting with a number of rounds chosen by cross-validation, fitted to all rows."""
+    model = _sklearn("ensemble").HistGradientBoostingClassifier(
+        learning_rate=rate, max_leaf_nodes=leaves, min_samples_leaf=10, early_stopping=False,
+        random_state=seed,
+    )  # fmt: skip
+    # Ten classes are ten trees a round, and few rows are soon learned by heart.
+    most = rounds if len(np.unique(y)) == 2 else max(1, rounds // 3)
+    fold = np.random.default_rng(seed).permutation(len(y)) % FOLDS
+    losses = np.zeros(most)
+    for number in range(FOLDS):
+        apart = fold == number
+        model.set_params(max_iter=most).fit(x[~apart], y[~apart])
+        place = np.searchsorted(model.classes_, y[apart]).clip(max=len(model.classes_) - 1)
+        for step, proba in enumerate(model.staged_predict_proba(x[apart])):
+            losses[step] += _nll(proba, place).mean()
+    return model.set_params(max_iter=int(losses.argmin()) + 1).fit(x, y)
 
-    def __init__(self, leaves: int, rate: float, seed: int, rounds: int = ROUNDS) -> None:
-        self.leaves, self.rate, self.seed, self.rounds = leaves, rate, seed, rounds
 
-    def fit(self, x: Floats, y: Ints) -> Boosting:
-        """Choose the number of rounds and fit."""
-        self.classes_ = np.unique(y)
-        # Ten classes are ten trees a round, and few rows are soon learned by heart.
-        most = self.rounds if len(self.classes_) == 2 else max(1, self.rounds // 3)
-        fold = np.random.default_rng(self.seed).permutation(len(y)) % FOLDS
-        losses = np.zeros(most)
-        for number in range(FOLDS):
-            apart = fold == number
-            model = self._model(most).fit(x[~apart], y[~apart])
-            place = np.searchsorted(model.classes_, y[apart]).clip(max=len(model.classes_) - 1)
-            for step, proba in enumerate(model.staged_predict_proba(x[apart])):
-                losses[step] -= np.log(np.clip(proba[np.arange(len(place)), place], 1e-4, 1)).mean()
-        self.chosen = int(losses.argmin()) + 1
-        self.model = self._model(self.chosen).fit(x, y)
-        return self
+def _nll(probabilities: Floats, y: Ints) -> Floats:
+    """Of each row."""
+    loss: Floats = -np.log(np.clip(probabilities[np.arange(len(y)), y], LEAST, 1))
+    return loss
 
-    def predict_proba(self, x: Floats) -> Floats:
-        """Probabilities of the classes, [rows, classes]."""
-        probabilities: Floats = self.model.predict_proba(x)
-        return probabilities
 
-    def _model(self, rounds: int) -> Any:
-        return _sklearn("ensemble").HistGradientBoostingClassifier(
-            learning_rate=self.rate, max_iter=rounds, max_leaf_nodes=self.leaves,
-            min_samples_leaf=10, early_stopping=False, random_state=self.seed,
-        )  # fmt: skip
+# Scores
+
+
+def on_test_rows(problem: Problem, fitted: Fitted) -> dict[str, Any]:
+    """Scores of a fitted arm on test rows, the same under shift, and what it took.
+
+    ``single/nll`` is the mean over chains that predict alone.
+    """
+    began = time.perf_counter()
+    probabilities = fitted.proba(problem.x_test)
+    metrics: dict[str, Any] = {
+        "cost/predict": time.perf_counter() - began,
+        "cost/train": fitted.seconds,
+        "cost/networks": fitted.networks,
+        **prefixed("test", prediction(probabilities, problem.y_test)),
+    }
+    if problem.irrelevant.any():
+        shifted = fitted.proba(problem.shifted())
+        metrics |= prefixed("shift", prediction(shifted, problem.y_test))
+    if fitted.alone:
+        single = [prediction(proba(problem.x_test), problem.y_test) for proba in fitted.alone]
+        metrics["single/nll"] = float(np.mean([scores["nll"] for scores in single]))
+    return metrics
+
+
+def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, Any]:
+    """What an arm says of the features, compared with what is known of them; empty if nothing.
+
+    A family of near-copies counts as one. Its probability, which is compared with the truth for
+    calibration, is that of keeping at least one of them. For the AUROC it is the highest of its
+    members': by chance, one of two is kept more often than one. Every feature's probability and
+    interval is kept if the ``whole`` is wanted, else the highest.
+    """
+    family, relevant = problem.family, problem.relevant
+    metrics: dict[str, Any] = {}
+    if fitted.inclusion is not None:
+        masks = fitted.inclusion.masks.double().flatten(1, 2).numpy()
+        weights = fitted.inclusion.weights.numpy()
+        importance = weights @ masks.mean(1)
+        found = importance >= THRESHOLD
+        metrics["size"] = float(importance.sum())
+        if relevant is not None:
+            likely = weights @ features_data.best_of_families(masks, family).mean(1)
+            metrics["brier"] = float(np.mean((likely - relevant) ** 2))
+            metrics["families"] = _rounded(likely)
+            metrics["relevant"] = [int(value) for value in relevant]
+        order = np.argsort(-importance, kind="stable")[: None if whole else _TOP]
+        metrics["names"] = [problem.names[place] for place in order]
+        low, high = (end.numpy() for end in fitted.inclusion.interval(0.9))
+        for name, values in (("values", importance), ("low", low), ("high", high)):
+            metrics[name] = _rounded(values[order])
+        if problem.irrelevant.any():
+            metrics["noise"] = float(importance[problem.irrelevant].mean())
+    elif fitted.importance is not None and fitted.found is not None:
+        importance, found = fitted.importance, fitted.found
+    else:
+        return {}
+    metrics |= features_data.discoveries(found, family, relevant, problem.irrelevant)
+    if relevant is not None:
+        best = features_data.best_of_families(importance, family)
+        metrics["auroc"] = features_data.auroc(best, relevant)
+    return prefixed("inclusion", metrics)
+
+
+def _rounded(values: Floats) -> list[float]:
+    return [round(float(value), 4) for value in values]

@@ -28,28 +28,17 @@ from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.values import canonical
 from gflowout.studies import models, vqa_data
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.content import (
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Curves,
-    Row,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, pair
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
-from gflowout.studies.vqa_data import Prepared, checksum
+from gflowout.studies.vqa_data import SIZES, Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
 DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 9}
-SAMPLES = {"smoke": 3, "cpu": 20, "paper": 20}
 TRIAL_SEED = {"smoke": 0, "cpu": 100, "paper": 100}
 """Of the trials: another choice of validation questions than any run has, where there is time."""
 
@@ -77,32 +66,32 @@ PUBLISHED = judged.paper("vqa")
 """Table 2 of the paper, on VQA v2: all, yes/no, number, other in %."""
 FEW = 30
 """Questions of a kind below which its column says little."""
+_TEXTS = judged.entry("vqa.texts")
 
 
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on validation questions."""
-    made = []
-    for data in DATA[preset]:
-        shorter = {} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}
-        for arm in ARMS.values():
-            for tuned in trials(arm, _RATES[preset], _OWN[preset]):
-                options = {**_options(preset, data), **shorter, "tuned": tuned}
-                made.append(Run(TUNING, arm.label, data, TRIAL_SEED[preset], options))
-    return made
+    return [
+        Run(TUNING, arm.label, data, TRIAL_SEED[preset], {**options, "tuned": tuned})
+        for data in DATA[preset]
+        for shorter in [{} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}]
+        for options in [{**SIZES[preset][data], **shorter}]
+        for arm in ARMS.values()
+        for tuned in trials(arm, _RATES[preset], _OWN[preset])
+    ]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set, seed by seed."""
     noise = {"noises": list(NOISES[preset]), "noisy": NOISY[preset]}
-    made = []
-    for seed in range(SEEDS[preset]):
-        for data in DATA[preset]:
-            for arm in ARMS.values():
-                first = trials(arm, _RATES[preset], _OWN[preset])[0]
-                tuned = chosen.get((data, arm.label), first)
-                options = {**_options(preset, data), **noise, "tuned": tuned}
-                made.append(Run("vqa", arm.label, data, seed, options))
-    return made
+    return [
+        Run("vqa", arm.label, data, seed, {**SIZES[preset][data], **noise, "tuned": tuned})
+        for seed in range(SEEDS[preset])
+        for data in DATA[preset]
+        for arm in ARMS.values()
+        for first in [trials(arm, _RATES[preset], _OWN[preset])[0]]
+        for tuned in [chosen.get((data, arm.label), first)]
+    ]
 
 
 def work(run: Run, context: Context) -> Result:
@@ -113,10 +102,9 @@ def work(run: Run, context: Context) -> Result:
     # Of an ensemble one member is tuned: what is good for it is good for all.
     members = 1 if trial else arm.members
     trained = [_trained(arm, run, data, place, context) for place in range(members)]
-    networks, results = [model for model, _ in trained], [result for _, result in trained]
-    first = results[0]
+    networks, first = [model for model, _ in trained], trained[0][1]
     metrics: dict[str, Any] = {
-        "epochs_trained": sum(len(result.history) for result in results),
+        "epochs_trained": sum(len(result.history) for _, result in trained),
         "best_epoch": first.best_epoch,
         "parameters": sum(p.numel() for network in networks for p in network.parameters()),
         "valid/nll": first.best_score,
@@ -131,10 +119,9 @@ def work(run: Run, context: Context) -> Result:
     for place, noise in enumerate(levels):
         context.progress(place, len(levels), f"noise {noise:g}")
         numbers = scored(model, data, noise, run.options["samples"], run.seed)
-        names = [f"noise-{noise:g}"] if noise else ["clean"]
-        names += ["noisy"] * (noise == run.options["noisy"])
-        for name in names:
-            metrics |= prefixed(name, numbers)
+        metrics |= prefixed(f"noise-{noise:g}" if noise else "clean", numbers)
+        if noise == run.options["noisy"]:
+            metrics |= prefixed("noisy", numbers)
     metrics["questions"] = {
         kind: int((data.test.types == position).sum()) for position, kind in enumerate(vqa.TYPES)
     }
@@ -147,9 +134,8 @@ def scored(
 ) -> dict[str, float]:
     """Official accuracy of the test questions with noise on real regions, and the NLL.
 
-    Returns:
-        ``all``, ``yes/no``, ``number``, ``other`` where there are such questions; ``nll`` over
-        questions with an answer that the model knows.
+    Accuracy of ``all``, ``yes/no``, ``number``, ``other`` where there are such questions; ``nll``
+    over questions with an answer that the model knows.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
@@ -157,13 +143,11 @@ def scored(
     for visual, tokens, scores in VQABatches(
         data.test, batch_size=_TEST_BATCH, seed=_NOISE_SEED, noise=noise
     ):
-        pred = model.predict(
-            visual.to(device), tokens.to(device), samples=samples, generator=generator
-        )
+        inputs = (visual.to(device), tokens.to(device))
+        pred = model.predict(*inputs, samples=samples, generator=generator)
         classes.append(pred.mean.argmax(-1).cpu())
-        known = scores.sum(-1) > 0
         label = scores.argmax(-1) if data.single else scores
-        log_probs.append(pred.log_prob(label.to(device)).cpu()[known])
+        log_probs.append(pred.log_prob(label.to(device)).cpu()[scores.sum(-1) > 0])
     accuracy = vqa.by_type(data.test.accuracy(torch.cat(classes)), data.test.types)
     return {**accuracy, "nll": -float(torch.cat(log_probs).double().mean())}
 
@@ -182,26 +166,16 @@ def build(arm: Arm, config: Mapping[str, Any], data: Prepared, seed: int) -> Mas
     visual, tokens, _ = data.train.batch([0, 1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = MCAN(data.words, data.answers, data.feature_size, **_under("net.", config))
-        return wrap(
-            net,
-            arm.method,
-            net.sites,
-            likelihood=Categorical(data.answers) if data.single else MultiLabel(data.answers),
-            example=(visual, tokens),
-            **options,
-        )
+        net = MCAN(data.words, data.answers, visual.shape[-1], **_under("net.", config))
+        likelihood = Categorical(data.answers) if data.single else MultiLabel(data.answers)
+        example = (visual, tokens)
+        return wrap(net, arm.method, net.sites, likelihood=likelihood, example=example, **options)
 
 
 def configuration(arm: Arm, run: Run) -> Options:
     """What decides the model of a run, by dotted key or name of the data's option."""
     options = {key: value for key, value in run.options.items() if "." in key or key in _OF_DATA}
     return {**options, **arm.options, **run.options["tuned"], "data": run.data}
-
-
-def fit_options(config: Mapping[str, Any], seed: int) -> FitOptions:
-    """How to train."""
-    return FitOptions(**_under("fit.", config), seed=seed)
 
 
 def _trained(
@@ -216,24 +190,15 @@ def _trained(
     folder.mkdir(parents=True, exist_ok=True)
     model = build(arm, config, data, seed)
     train = VQABatches(data.train, batch_size=config["batch"], shuffle=True, seed=seed)
+    valid = VQABatches(data.valid, batch_size=_TEST_BATCH)
+    options = FitOptions(**_under("fit.", config), seed=seed)
+    unpack = single_answer if data.single else None
     # Another run may be training the same model: then it is done when the lock is free.
     with locks.hold(folder / ".wanted.lock", wait=True):
-        result = fit(
-            model,
-            train,
-            VQABatches(data.valid, batch_size=_TEST_BATCH),
-            fit_options(config, seed),
-            folder=folder,
-            progress=False,
-            unpack=single_answer if data.single else None,
-        )
+        result = fit(model, train, valid, options, folder=folder, progress=False, unpack=unpack)
     if torch.cuda.is_available():
         model.to("cuda")
     return model, result
-
-
-def _options(preset: str, data: str) -> Options:
-    return {**vqa_data.SIZES[preset][data], "samples": SAMPLES[preset]}
 
 
 def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,21 +214,20 @@ def _under(prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves against noise, findings and claims from the records that there are."""
-    records = list(records)
-    there = sections.present(records, TITLES)
-    if not there:
+    names = sections.present(records, TITLES)
+    if not names:
         return Section(findings=("No run of this study is done yet.",))
     blocks: list[Block] = []
     claims: list[Claim] = []
     compared = []
-    for name in there:
-        own = [record for record in records if record["data"] == name]
-        title = TITLES[name]
-        blocks.append(Text(_about(own, name)))
-        blocks += [_table(own, name, test) for test in ("clean", "noisy")]
-        blocks.append(_curves(own, name))
-        about = f"{title}: chosen on validation data"
-        blocks.append(sections.choices(own, {name: "Options"}, about))
+    for name in names:
+        own, title = [record for record in records if record["data"] == name], TITLES[name]
+        blocks += [
+            Text(_about(own, name)),
+            *(_table(own, name, test) for test in ("clean", "noisy")),
+        ]
+        chosen = f"{title}: chosen on validation data"
+        blocks += [_curves(own, name), sections.choices(own, {name: "Options"}, chosen)]
         compared += [
             Compared(name, f"{test}/all", f"accuracy on {test} features ({title})", percent=True)
             for test in ("noisy", "clean")
@@ -271,44 +235,27 @@ def section(records: Sequence[Record]) -> Section:
         claims += [_claim(own, name, arm) for arm in ("contextual", "concrete")]
     findings, details = sections.against_others(records, compared)
     blocks += [Text([judged.entry("vqa.noisy")["rule"]]), *sections.pair_by_pair(details)]
-    return Section(findings, blocks, claims, there)
+    return Section(findings, blocks, claims, names)
 
 
 def _about(own: Sequence[Record], name: str) -> list[str]:
     counts = _counts(own)
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    text = [
-        f"{TITLES[name]}: {sum(counts.values()):,} test questions ({listed}), "
-        f"{counted(len({record['seed'] for record in own}), 'seed')}. A seed chooses training and "
-        "validation questions and starting weights; test questions and noise are the same for all. "
-        "Options are chosen by the NLL on validation questions."
-    ]
+    about = _TEXTS["about"].format(
+        data=TITLES[name],
+        total=sum(counts.values()),
+        kinds=", ".join(f"{count:,} {kind}" for kind, count in counts.items()),
+        seeds=counted(len({record["seed"] for record in own}), "seed"),
+    )
     if name == "vqa-v2":
-        return text
+        return [about]
     network = "a small MCAN"
     options = next((record["options"] for record in own if "net.width" in record["options"]), None)
     if options:
         steps = round(options["fit.epochs"] * options["train"] / options["batch"])
-        network = (
-            f"an MCAN of width {options['net.width']} with "
-            f"{counted(options['net.layers'], 'layer')} each way, trained for {steps:,} steps at "
-            "most"
-        )
-    return [
-        *text,
-        f"This is not the paper's data, and not its network: {network}, on fixed features of a "
-        "grid of cells (colours and edges) in place of a detector's regions. Noise is in units of "
-        "the features' standard deviation; the paper does not state its own.",
-        _CAVEATS[name],
-    ]
-
-
-_CAVEATS = {
-    "vqa-rad": "All pictures of VQA-RAD's test questions also have training questions, so its "
-    "accuracy says nothing about new patients.",
-    "easy-vqa": "easy-VQA has no questions for a number, and most of its questions for yes or no "
-    "can be answered without the picture: see the row of the question alone.",
-}
+        layers = counted(options["net.layers"], "layer")
+        width = options["net.width"]
+        network = _TEXTS["network"].format(width=width, layers=layers, steps=steps)
+    return [about, _TEXTS["other"].format(network=network), _TEXTS[name]]
 
 
 def _table(own: Sequence[Record], name: str, test: str) -> Table:
@@ -317,17 +264,12 @@ def _table(own: Sequence[Record], name: str, test: str) -> Table:
     columns = [*(sections.share(kind.capitalize(), digits=1) for kind in kinds)]
     rows = sections.arm_rows(own, name, [f"{test}/{kind}" for kind in (*kinds, "nll")])
     # The answer from the question alone does not depend on the arm: any record of a seed has it.
-    alone = [
-        {
-            r["seed"]: r["metrics"][f"question/{kind}"]
-            for r in own
-            if f"question/{kind}" in r["metrics"]
-        }
-        for kind in kinds
-    ]
+    asked = [record for record in own if "question/all" in record["metrics"]]
+    seeds = {record["seed"]: record["metrics"] for record in asked}.values()
+    alone = [[metrics[f"question/{kind}"] for metrics in seeds] for kind in kinds]
     if any(alone):
-        cells = [sections.cell(values.values()) for values in alone]
-        rows.append(Row("Question alone", [*cells, Cell(text=sections.NONE)]))
+        cells = [*map(sections.cell, alone), Cell(text=sections.NONE)]
+        rows.append(content.Row("Question alone", cells))
     published = {
         arm: [*(values[KINDS.index(kind)] / 100 for kind in kinds), None]
         for arm, values in PUBLISHED[test].items()
@@ -339,42 +281,36 @@ def _table(own: Sequence[Record], name: str, test: str) -> Table:
     at = f" of standard deviation {min(levels):g}" if len(levels) == 1 else ""
     features = "clean visual features" if test == "clean" else f"Gaussian noise{at} on features"
     few = [f"{counts[kind]} for {kind}" for kind in kinds if 0 < counts.get(kind, FEW) < FEW]
-    caption = (
-        "Official accuracy. Question alone: the most frequent training answer to the same words. "
-        "The paper's rows are on VQA v2."
-    ) + (f" Few questions: {', '.join(few)}." if few else "")
+    caption = _TEXTS["table"] + (f" Few questions: {', '.join(few)}." if few else "")
     title = f"{TITLES[name]}: {features}"
     return Table(title, "Method", [*columns, Column("NLL", "low")], rows, caption)
 
 
-def _curves(own: Sequence[Record], name: str) -> Curves:
-    levels = sorted(
-        {
-            float(metric.removeprefix("noise-").removesuffix("/all"))
-            for record in own
-            for metric in record["metrics"]
-            if metric.startswith("noise-") and metric.endswith("/all")
-        }
-    )
-    metrics = {0.0: "clean/all", **{level: f"noise-{level:g}/all" for level in levels}}
+def _curves(own: Sequence[Record], name: str) -> content.Curves:
+    recorded = {metric for record in own for metric in record["metrics"]}
+    noisy = [
+        metric for metric in recorded if metric.startswith("noise-") and metric.endswith("/all")
+    ]
+    levels = {float(metric.removeprefix("noise-").removesuffix("/all")): metric for metric in noisy}
+    metrics = {0.0: "clean/all", **dict(sorted(levels.items()))}
     title = f"{TITLES[name]}: accuracy against noise on visual features"
     axes = ("standard deviation of the noise", "accuracy")
     caption = "All questions. Padded regions stay padding."
-    return Curves(title, *axes, sections.lines(own, name, metrics), caption, percent=True)
+    return content.Curves(title, *axes, sections.lines(own, name, metrics), caption, percent=True)
 
 
 def _claim(own: Sequence[Record], name: str, arm: str) -> Claim:
     """GFlowOut against one of the paper's baselines with noisy features."""
     paper = PUBLISHED["noisy"]
     ours, other = (by_seed(own, name, label, "noisy/all") for label in ("gflowout", arm))
-    held, margins = judged.by_margins(
+    outcome, margins = judged.by_margins(
         {"accuracy": pair(ours, other, "high")},
         {"accuracy": (paper["gflowout"][0] - paper[arm][0]) / 100},
         judged.matches,
         scale=100,
     )
     title = sections.TITLES[arm].lower()
-    return judged.template("vqa.noisy", held, other=title, data=TITLES[name], margins=margins)
+    return judged.template("vqa.noisy", outcome, other=title, data=TITLES[name], margins=margins)
 
 
 def _counts(own: Sequence[Record]) -> dict[str, int]:

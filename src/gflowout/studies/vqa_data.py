@@ -6,12 +6,13 @@ on them is the same noise for all.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,12 @@ _SMALL: dict[str, Any] = {
     "net.layers": 1, "net.width": 64, "net.heads": 4, "net.hidden": 128, "net.embedding_size": 32,
     "net.reduction_hidden": 64, "net.reduced": 128, "fit.schedule": "cosine",
     "fit.valid_samples": 3, "batch": 32, "grid": 4, "size": 64, "train": 3000, "valid": 400,
-    "test": 600,
+    "test": 600, "samples": 20,
 }  # fmt: skip
 TINY: dict[str, Any] = {
     **_SMALL, "net.width": 16, "net.hidden": 16, "net.embedding_size": 8,
     "net.reduction_hidden": 16, "net.reduced": 16, "fit.epochs": 1, "fit.valid_samples": 1,
-    "train": 120, "valid": 40, "test": 40, "batch": 30,
+    "train": 120, "valid": 40, "test": 40, "batch": 30, "samples": 3,
 }  # fmt: skip
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
@@ -66,7 +67,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "fit.milestones": [10 / 13, 12 / 13], "fit.gamma": 0.2, "fit.patience": 3,
             "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14,
             "features": 2048, "held_out": 0.1, "min_count": 8, "train": None, "valid": None,
-            "test": None,
+            "test": None, "samples": 20,
         },
     },
 }  # fmt: skip
@@ -75,16 +76,9 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run takes.
+    """Questions of a run, and how many tokens and classes there are.
 
-    Attributes:
-        train: Training questions.
-        valid: Validation questions.
-        test: Test questions.
-        words: Number of tokens.
-        answers: Number of classes.
-        feature_size: Numbers per region.
-        single: Whether each question has a single right answer: one annotator.
+    ``single``: each question has one annotator, so a single right answer.
     """
 
     train: VQASet
@@ -92,73 +86,45 @@ class Prepared:
     test: VQASet
     words: int
     answers: int
-    feature_size: int
     single: bool
 
 
-def load(name: str, seed: int, options: Mapping[str, Any], kept: Path | None = None) -> Prepared:
+def load(name: str, seed: int, options: Mapping[str, Any], kept: Path) -> Prepared:
     """Read a data set and make its regions.
 
-    Args:
-        name: ``"vqa-v2"``, which has region features of its own, ``"vqa-rad"`` or ``"easy-vqa"``.
-        seed: Of the choice of training and validation questions. The test questions are the same
-            for every seed.
-        options: ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per question),
-            ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
-            grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
-            :func:`gflowout.data.vqa.load`.
-        kept: Folder where features of pictures are kept, so that those are decoded once.
+    ``"vqa-v2"`` has region features of its own; those of other pictures are made once and kept in a
+    folder. The seed chooses training and validation questions; the test questions are always the
+    same. Options are ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per
+    question), ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
+    grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
+    :func:`gflowout.data.vqa.load`.
     """
-    length = options["length"]
     if name == "vqa-v2":
-        size = options["features"]
         split = vqa.load(
             name,
-            length=length,
+            length=options["length"],
             seed=seed,
             scoring="accuracy",  # as the published MCAN is trained
             valid=options["held_out"],
             min_count=options["min_count"],
-            features=size,
+            features=options["features"],
         )
     else:
-        where = os.environ.get(store.VARIABLE)
-        split = _regions(name, where, seed, length, options["size"], options["grid"], kept)
-        features = split.train.visual
-        assert isinstance(features, Tensor)
-        size = int(features.shape[-1])
-    parts = {
-        part: _part(getattr(split, part), seed if part != "test" else 0, part, options)
-        for part in ("train", "valid", "test")
-    }
+        sizes = (options[key] for key in ("length", "size", "grid"))
+        split = _regions(name, os.environ.get(store.VARIABLE), seed, *sizes, kept)
+    train, valid = (_part(getattr(split, part), seed, part, options) for part in ("train", "valid"))
+    test = _part(split.test, 0, "test", options)
     single = bool((split.train.counts.annotators == 1).all())
     if single:  # a class is needed where a loss is taken, not where answers are counted
-        for part in ("train", "valid"):
-            parts[part] = parts[part].subset(parts[part].counts.counts.sum(1) > 0)
-    return Prepared(
-        **parts,
-        words=len(split.tokenizer),
-        answers=len(split.answers),
-        feature_size=size,
-        single=single,
-    )
+        train, valid = (part.subset(part.counts.counts.sum(1) > 0) for part in (train, valid))
+    return Prepared(train, valid, test, len(split.tokenizer), len(split.answers), single)
 
 
 def region_features(pictures: Tensor, grid: int) -> Tensor:
     """Describe every cell of a grid: mean and spread of its colours, and its edges by direction.
 
-    Cells without any light, such as the border that makes a picture square, are all zero: padding.
-
-    Args:
-        pictures: uint8 [M, C, H, W].
-        grid: Cells per side.
-
-    Returns:
-        float32 [M, grid * grid, 2 * C + DIRECTIONS].
-
-    Examples:
-        >>> region_features(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), 2).shape
-        torch.Size([1, 4, 14])
+    From uint8 [M, C, H, W] to [M, grid * grid, 2 * C + DIRECTIONS]. Cells without any light, such
+    as the border that makes a picture square, are all zero: padding.
     """
     return torch.cat(
         [_described(part.float() / 255, grid) for part in torch.split(pictures, BATCH)]
@@ -204,24 +170,29 @@ def _part(questions: VQASet, seed: int, name: str, options: Mapping[str, Any]) -
 
 @functools.lru_cache(maxsize=2)
 def _regions(
-    name: str, where: str | None, seed: int, length: int, size: int, grid: int, kept: Path | None
+    name: str, where: str | None, seed: int, length: int, size: int, grid: int, kept: Path
 ) -> VQASplit:
     """A split with regions; kept, since runs in one process ask for it again and again."""
 
     def visual(folder: Path, names: tuple[str, ...]) -> Tensor:
+        """Read the features from their file, or make them and write it."""
         files = "\n".join(f"{file} {(folder / file).stat().st_size}" for file in names)
         text = f"{FORMAT} {size} {grid} {folder.resolve()}\n{files}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        path = None if kept is None else kept / STORE / f"{name}-{digest}.safetensors"
-        return _stored(path, lambda: _decoded(name, folder, names, size, grid))
+        path = kept / STORE / f"{name}-{digest}.safetensors"
+        # A damaged file is made again.
+        with contextlib.suppress(FileNotFoundError, SafetensorError, KeyError):
+            return safetensors.load(path.read_bytes())["features"]
+        features = _decoded(name, folder, names, size, grid)
+        write_file(path, lambda stream: stream.write(safetensors.save({"features": features})))
+        return features
 
     split = vqa.load(name, where, length=length, seed=seed, visual=visual)
     features = split.train.visual
     assert isinstance(features, Tensor)
     features = _standardised(features, torch.unique(split.train.image_index))
-    train, valid, test = (
-        replace(part, visual=features) for part in (split.train, split.valid, split.test)
-    )
+    parts = (split.train, split.valid, split.test)
+    train, valid, test = (replace(part, visual=features) for part in parts)
     return replace(split, train=train, valid=valid, test=test)
 
 
@@ -231,25 +202,11 @@ def _decoded(name: str, folder: Path, names: tuple[str, ...], size: int, grid: i
     return region_features(pictures, grid)
 
 
-def _stored(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
-    """What a file holds, or what is made and then kept there."""
-    if path is not None and path.is_file():
-        try:
-            return safetensors.load(path.read_bytes())["features"]
-        except (SafetensorError, KeyError):  # damaged: made again
-            pass
-    features = make()
-    if path is not None:
-        content = safetensors.save({"features": features})
-        write_file(path, lambda stream: stream.write(content))
-    return features
-
-
 def _standardised(features: Tensor, seen: Tensor) -> Tensor:
     """Mean 0 and variance 1 over the real regions of training pictures, and each region's place."""
     real = (features != 0).any(-1, keepdim=True)
-    known = features[seen][real[seen].squeeze(-1)]
-    scaled = (features - known.mean(0)) / known.std(0).clamp(min=1e-6)
+    regions = features[seen][real[seen].squeeze(-1)]
+    scaled = (features - regions.mean(0)) / regions.std(0).clamp(min=1e-6)
     side = math.isqrt(features.shape[1])
     line = torch.linspace(-1, 1, side) if side > 1 else torch.zeros(1)
     place = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).reshape(1, -1, 2)
