@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gflowout.app.config import BackboneConfig, Config, ConfigError
 from gflowout.app.preprocess import Images, Problem, lists_to_tuples
-from gflowout.app.tasks import Task
+from gflowout.app.sources import Task
 from gflowout.backbones import MLP, ResNet18
 from gflowout.core.memory_format import to_fastest_format
 from gflowout.core.model import MaskedModel

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from gflowout.app import files
 from gflowout.app.config import ConfigError, is_file
 from gflowout.app.preprocess import Images, Problem, Target
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core import checks, metrics
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel

@@ -145,20 +145,20 @@ def channels_of(paths: Sequence[Path]) -> int:
 
 def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Tensor, int]:
     """Read images as uint8 [N, *shape], resized where needed; also tells how many were resized."""
-    pillow = _pillow()
+    pil_image, pil_ops = (_pillow(name) for name in ("Image", "ImageOps"))
     channels, height, width = shape
     result = torch.empty(len(paths), *shape, dtype=torch.uint8)
     resized = 0
     for place, path in enumerate(paths):
         with _opened(path) as stored:
-            image = pillow.ImageOps.exif_transpose(stored)
+            image = pil_ops.exif_transpose(stored)
             if image.mode in ("I", "I;16", "F"):  # 16 bits to 8
                 values = np.asarray(image, dtype="float64")
                 scale = 255 / 65535 if values.max() > 255 else 1.0
-                image = pillow.Image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
+                image = pil_image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
             image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
-            image = image.resize((width, height), pillow.Image.Resampling.BILINEAR)
+            image = image.resize((width, height), pil_image.Resampling.BILINEAR)
             resized += 1
         values = np.array(image).reshape(height, width, channels)
         result[place] = torch.from_numpy(values).permute(2, 0, 1)
@@ -167,9 +167,8 @@ def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Ten
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    pillow = _pillow()
     try:
-        with pillow.Image.open(path) as image:
+        with _pillow("Image").open(path) as image:
             yield image
     except FileNotFoundError as error:
         raise MissingDataError(f"{path}: no such file") from error
@@ -177,10 +176,8 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(f"{path}: cannot be read as an image ({_first(error)})") from error
 
 
-def _pillow() -> Any:
-    require("PIL.Image", extra="studies", purpose="reading images")
-    require("PIL.ImageOps", extra="studies", purpose="reading images")
-    return require("PIL", extra="studies", purpose="reading images")
+def _pillow(module: str) -> Any:
+    return require(f"PIL.{module}", extra="studies", purpose="reading images")
 
 
 def _first(error: Exception) -> str:
@@ -189,21 +186,12 @@ def _first(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a trained model that can be read piece by piece.
+    """Inputs of a trained model that are read in chunks, as they are stored."""
 
-    Attributes:
-        label: What tells examples apart: ``"row"`` or ``"file"``.
-        names: That of each example.
-        take: Reads the examples of a slice, as they are stored.
-        remarks: What is odd, complete when all have been read.
-        resized: Numbers of images that were resized, one for each slice that was read.
-    """
-
-    label: str
+    label: str  # of the names: "row" or "file"
     names: Sequence[Any]
     take: Callable[[slice], Tensor]
-    remarks: Remarks
-    resized: list[int]
+    remarks: Remarks  # complete when all inputs have been read
 
     def __len__(self) -> int:
         return len(self.names)
@@ -215,21 +203,11 @@ class Inputs:
 
     def notes(self) -> list[str]:
         """What a user should know, once all have been read."""
-        count = sum(self.resized)
-        more = [f"{count:,} of {len(self):,} images had another size and were resized"]
-        return self.remarks.lines() + (more if count else [])
+        return self.remarks.lines(len(self))
 
 
 def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
-    """Open files as inputs of a trained model, prepared exactly as in training.
-
-    Args:
-        problem: What the model takes.
-        paths: One CSV, Parquet or NPZ file; one folder of images; or image files.
-
-    Raises:
-        DataError: If they are not there, or are not what the model takes.
-    """
+    """Open a table, an NPZ file, a folder of images or image files, prepared as in training."""
     first = existing(paths[0])
     suffix = first.suffix.lower()
     takes_images = isinstance(problem.inputs, Images)
@@ -253,7 +231,7 @@ def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
             f"{first}: the model takes {'images' if takes_images else 'rows'} "
             f"{list(problem.shape)}, x has images {list(x.shape[1:])}"
         )
-    return Inputs("row", range(len(x)), lambda part: x[part], Remarks(), [])
+    return Inputs("row", range(len(x)), lambda part: x[part], Remarks())
 
 
 def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
@@ -264,10 +242,9 @@ def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
         with error_context(path):
             return table.encode(frame.iloc[part], remarks)
 
-    take(slice(0, 1))  # a column that is missing shows at once
-    remarks.unknown.clear()
-    remarks.missing.clear()
-    return Inputs("row", range(len(frame)), take, remarks, [])
+    with error_context(path):
+        table.encode(frame.iloc[:1], Remarks())  # a column that is missing shows at once
+    return Inputs("row", range(len(frame)), take, remarks)
 
 
 def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
@@ -280,11 +257,11 @@ def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
             images += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
         else:
             images.append((str(path), path))
-    resized: list[int] = []
+    remarks = Remarks()
 
     def take(part: slice) -> Tensor:
-        tensors, count = read_images([path for _, path in images[part]], shape)
-        resized.append(count)
+        tensors, resized = read_images([path for _, path in images[part]], shape)
+        remarks.resized += resized
         return tensors
 
-    return Inputs("file", [name for name, _ in images], take, Remarks(), resized)
+    return Inputs("file", [name for name, _ in images], take, remarks)

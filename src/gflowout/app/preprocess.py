@@ -7,6 +7,7 @@ scale) are learned from training data once, and applied to all later data.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,15 +32,9 @@ MOST_LEVELS = 100
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one size, shifted and scaled per channel.
+    """Images of one size, shifted and scaled per channel."""
 
-    Attributes:
-        shape: Channels, height, width.
-        mean: Of each channel.
-        std: Of each channel.
-    """
-
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # channels, height, width
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -59,61 +54,41 @@ class Images:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        name: Of the column.
-        mean: Of a number, over the training rows that have one.
-        std: Likewise; 1 where it never varies.
-        levels: Values of a categorical column: one input each. ``None`` for numbers.
-        missing: Whether missing values have an input of their own, as they do if there were some
-            in training.
-    """
+    """One column of a table: a number with its mean and scale in training, or a category."""
 
     name: str
     mean: float = 0.0
-    std: float = 1.0
-    levels: tuple[str, ...] | None = None
-    missing: bool = False
-
-    @property
-    def size(self) -> int:
-        """Inputs that the column becomes."""
-        return (1 if self.levels is None else len(self.levels)) + self.missing
+    std: float = 1.0  # also where the number never varies
+    levels: tuple[str, ...] | None = None  # of a category, one input each; None for a number
+    missing: bool = False  # whether missing values, seen in training, have an input of their own
 
 
 @dataclass
 class Remarks:
-    """What happened to values that training has not prepared for, counted.
+    """What happened to inputs that training has not prepared for, counted."""
 
-    Attributes:
-        ignored: Columns that the model does not take.
-        unknown: Values of each column that training has not seen; they become zeros.
-        missing: Missing values of columns that had none in training; they become the mean.
-    """
+    ignored: set[str] = field(default_factory=set)  # columns that the model does not take
+    unknown: Counter[str] = field(default_factory=Counter)  # values per column that become zeros
+    missing: Counter[str] = field(default_factory=Counter)  # values per column that become the mean
+    resized: int = 0  # images
 
-    ignored: set[str] = field(default_factory=set)
-    unknown: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, int] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """One sentence each."""
+    def lines(self, total: int) -> list[str]:
+        """One sentence each, of ``total`` examples."""
         ignored = f"columns that the model does not take: {', '.join(sorted(self.ignored))}"
+        resized = f"{self.resized:,} of {total:,} images had another size and were resized"
         unseen = "values that training has not seen"
         missing = "missing values, of which training had none"
         return [
             *([ignored] if self.ignored else []),
             *(f"column {name!r}: {count:,} {unseen}" for name, count in self.unknown.items()),
             *(f"column {name!r}: {count:,} {missing}" for name, count in self.missing.items()),
+            *([resized] if self.resized else []),
         ]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table: numbers standardised, categorical values one-hot.
-
-    Attributes:
-        columns: In the order of the inputs.
+    """The columns of a table in the order of the inputs: numbers standardised, categories one-hot.
 
     Examples:
         >>> frame = pd.DataFrame({"age": [20.0, 40.0, None], "unit": ["a", "b", "a"]})
@@ -130,15 +105,7 @@ class Table:
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, categorical: Sequence[str] = ()) -> Table:
-        """Learn from training rows.
-
-        Args:
-            frame: Training rows, without the target.
-            categorical: Columns of numbers that are categorical.
-
-        Raises:
-            DataError: If a column is neither numeric nor categorical, or there is none.
-        """
+        """Learn from training rows without the target; ``categorical`` names columns of codes."""
         if not len(frame.columns):
             raise DataError("the table has no column besides the target")
         return cls(tuple(_learn(frame[name], name in categorical) for name in frame.columns))
@@ -163,7 +130,7 @@ class Table:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one example."""
-        return (sum(column.size for column in self.columns),)
+        return (len(self.names),)
 
     @property
     def transform(self) -> Transform | None:
@@ -171,15 +138,7 @@ class Table:
         return None
 
     def encode(self, frame: pd.DataFrame, remarks: Remarks) -> Tensor:
-        """Turn rows into inputs, float32 [N, inputs].
-
-        Args:
-            frame: With all columns of the table, in any order.
-            remarks: What is odd is added here.
-
-        Raises:
-            DataError: If a column is missing, or holds text where numbers are expected.
-        """
+        """Turn rows with columns in any order into inputs, float32 [N, inputs]; add remarks."""
         names = [column.name for column in self.columns]
         ignored = {str(name) for name in frame.columns} - set(names)
         missing = [name for name in names if name not in frame.columns]
@@ -196,17 +155,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted.
+    """What is predicted: classes, or a number with its mean and scale in training."""
 
-    Attributes:
-        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``.
-        name: Of the label.
-        classes: Names of the classes; none for numbers.
-        mean: Of a number, in training.
-        std: Likewise.
-    """
-
-    likelihood: str
+    likelihood: str  # "categorical", "binary" or "gaussian"
     name: str = "label"
     classes: tuple[str, ...] = ()
     mean: float = 0.0
@@ -226,14 +177,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a model's use needs beside its weights.
-
-    Attributes:
-        source: Name of the data.
-        inputs: What it takes.
-        target: What it gives.
-        train_size: Number of training examples.
-    """
+    """What a model takes and gives: all that its use needs beside its weights."""
 
     source: str
     inputs: Images | Table
@@ -252,16 +196,12 @@ class Problem:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Problem:
-        """The problem of :meth:`to_dict`.
-
-        Raises:
-            ValueError: If it is of another format.
-        """
+        """The problem of :meth:`to_dict`."""
         if values.get("format") != FORMAT:
             raise ValueError(f"format {values.get('format')!r} is not known here, only {FORMAT}")
         inputs: Images | Table
         if values["kind"] == "images":
-            inputs = Images(**{key: tuple(part) for key, part in values["inputs"].items()})
+            inputs = Images(**lists_to_tuples(values["inputs"]))
         else:
             columns = values["inputs"]["columns"]
             inputs = Table(tuple(Column(**lists_to_tuples(column)) for column in columns))
@@ -345,19 +285,15 @@ def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArra
         numbers = (_numbers(column.name, values) - column.mean) / column.std
         block = np.where(absent, 0.0, numbers)[:, None]
     else:
-        places = {name: place for place, name in enumerate(column.levels)}
-        codes = np.array([places.get(level(value), -1) for value in values.tolist()], dtype="int64")
+        codes = pd.Index(column.levels).get_indexer([level(value) for value in values.tolist()])
         codes[absent] = -1  # a level may be called "nan"
-        block = np.zeros((len(codes), len(places)))
-        rows = np.flatnonzero(codes >= 0)
-        block[rows, codes[rows]] = 1
-        unknown = int(((codes < 0) & ~absent).sum())
-        if unknown:
-            remarks.unknown[column.name] = remarks.unknown.get(column.name, 0) + unknown
+        block = (codes[:, None] == np.arange(len(column.levels))).astype("float64")
+        if unknown := int(((codes < 0) & ~absent).sum()):
+            remarks.unknown[column.name] += unknown
     if column.missing:
         return np.concatenate([block, absent[:, None].astype("float64")], 1)
     if absent.any():
-        remarks.missing[column.name] = remarks.missing.get(column.name, 0) + int(absent.sum())
+        remarks.missing[column.name] += int(absent.sum())
     return block
 
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gflowout.app import build, config, evaluation, sources, tasks
+from gflowout.app import build, config, evaluation, sources
 from gflowout.app.build import example
 from gflowout.app.config import Config, ConfigError
 from gflowout.app.preprocess import Problem
-from gflowout.app.tasks import Task
+from gflowout.app.sources import Task
 from gflowout.core import checks, serialization
 from gflowout.core.atomic_io import write_text
 from gflowout.core.model import MaskedModel
@@ -194,7 +194,7 @@ def evaluate(
         data_dir: Directory of all data sets, where it is another now.
         **options: As in :func:`gflowout.app.evaluation.evaluate`.
     """
-    checks.choice("split", split, tasks.SPLITS)
+    checks.choice("split", split, sources.SPLITS)
     task, _ = data(trained, data_dir)
     directory = data_dir if data_dir is not None else trained.config.data.directory
     return evaluation.evaluate(
