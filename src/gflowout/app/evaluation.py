@@ -26,9 +26,7 @@ from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.images import IMAGE_SETS, load_images
 
 UNCERTAINTIES = ("dempster_shafer", "entropy", "mutual_information")
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 BATCH = 500
-_GREY = (0.299, 0.587, 0.114)
 
 Answers = dict[str, Tensor]
 Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...]]]
@@ -37,10 +35,7 @@ Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...
 def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> Answers:
     """What a prediction says, by name, in the units of the data.
 
-    Returns:
-        Classes: ``probabilities`` [batch, classes], ``confidence``, ``entropy``,
-        ``mutual_information``, ``dempster_shafer``. Numbers: ``mean``, ``std``, ``aleatoric_std``,
-        ``epistemic_std`` and quantiles. All but the first are [batch].
+    All are [batch], except for ``probabilities`` [batch, classes].
     """
     if target.likelihood == "gaussian":
         shift, scale = target.mean, target.std
@@ -49,8 +44,9 @@ def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> A
             "std": pred.variance().sqrt() * scale,
             "aleatoric_std": pred.aleatoric_variance().sqrt() * scale,
             "epistemic_std": pred.epistemic_variance().sqrt() * scale,
-            **{name: pred.quantile(p) * scale + shift for name, p in QUANTILES.items()},
         }
+        for name, probability in (("q05", 0.05), ("q50", 0.5), ("q95", 0.95)):
+            numbers[name] = pred.quantile(probability) * scale + shift
         return {name: value.flatten() for name, value in numbers.items()}
     probabilities = pred.mean
     if target.likelihood == "binary":
@@ -165,9 +161,7 @@ def evaluate(
     others = {other: other_data(problem, other, data_dir) for other in ood}
     answers = answers_for(name, part)
     scores = measure(target, answers)
-    shifted: dict[str, Tensor] = {}
-    if rotate:
-        shifted["rotated"] = shifts.rotate(part.x, seed=seed)
+    shifted = {"rotated": shifts.rotate(part.x, seed=seed)} if rotate else {}
     for kind, severity in corrupt:
         frost = overlays.load_overlays(data_dir) if kind == "frost" else None
         images = corruptions.corrupt(part.x, kind, severity, seed=seed, overlays=frost)
@@ -204,7 +198,7 @@ def fitted(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if images.shape[1] == 1 and channels == 3:
         images = images.expand(-1, 3, -1, -1)
     elif images.shape[1] == 3 and channels == 1:
-        weights = torch.tensor(_GREY).view(3, 1, 1)
+        weights = torch.tensor((0.299, 0.587, 0.114)).view(3, 1, 1)  # ITU-R 601 luma
         images = (images.float() * weights).sum(1, keepdim=True).round().byte()
     if images.shape[2:] != (height, width):
         resized = F.interpolate(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from gflowout.training import checkpoints
 from gflowout.training.monitoring import ADVICE, DivergedError, TrainingWarning, alarms
 from gflowout.training.options import FitOptions, ended
 
-MONITOR = "valid/nll"
-TABLE = "metrics.csv"
+_UPDATE_SECONDS = 0.2
 
 History = list[dict[str, float]]
 
@@ -48,12 +46,7 @@ class AtomicIO(CheckpointIO):
 
 
 class KeepBest(Checkpoint):
-    """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run.
-
-    Args:
-        folder: Of the checkpoints.
-        options: How many of the best to keep, and when the run is over.
-    """
+    """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run."""
 
     def __init__(self, folder: Path, options: FitOptions) -> None:
         super().__init__()
@@ -68,7 +61,7 @@ class KeepBest(Checkpoint):
                 f"{trainer.current_epoch}. {ADVICE}"
             )
         trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
-        by_epoch = scores(_history(pl_module))
+        by_epoch = checkpoints.scores(_history(pl_module))
         if trainer.is_global_zero:
             checkpoints.prune(self.folder, by_epoch, self.options.keep)
         if ended(self.options, list(by_epoch.values())) is not None:
@@ -78,54 +71,39 @@ class KeepBest(Checkpoint):
 class EpochReport(Callback):
     """Writes the numbers of all epochs to ``metrics.csv``, and warns once of each thing wrong.
 
-    Called when the numbers of an epoch are complete, which is when the next one starts.
-
-    Args:
-        folder: Of the table.
+    The numbers of an epoch are complete when the next one starts.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / TABLE
+        self.path = folder / "metrics.csv"
         self.reported: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop epochs from the table that a resumed run will do again."""
-        self._write(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epochs that are over."""
-        self._write(trainer, pl_module)
-        self._warn(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the last epoch, too."""
-        self._write(trainer, pl_module)
-        self._warn(trainer, pl_module)
-
-    def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
         history = _history(pl_module)
         if trainer.is_global_zero and history:
             write_text(self.path, as_csv(history))
 
-    def _warn(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the epochs that are over."""
+        self.on_fit_start(trainer, pl_module)
         history = _history(pl_module)
         for name, message in alarms(history).items():
             if trainer.is_global_zero and name not in self.reported:
                 self.reported.add(name)
                 warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the last epoch, too."""
+        self.on_train_epoch_start(trainer, pl_module)
+
 
 class Progress(ProgressBar):
-    """One line for the whole run: epoch, losses, time left.
+    """One line for the whole run: epoch, losses, time left."""
 
-    Args:
-        every: Seconds between two updates.
-    """
-
-    def __init__(self, every: float = 0.2) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.every = every
-        self._next = 0.0
+        self._next_update = 0.0
         self._enabled = True
         self._bar: Any = None
         self._task: Any = None
@@ -160,53 +138,37 @@ class Progress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar now and then."""
-        if self._bar is None or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self.every
-        done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
-        self._update(trainer, pl_module, done)
+        if self._bar is not None and time.monotonic() >= self._next_update:
+            self._next_update = time.monotonic() + _UPDATE_SECONDS
+            done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
+            self._update(trainer, _history(pl_module), done)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the line as it ends."""
         if self._bar is not None:
-            done = len(_history(pl_module)) * int(self.total_train_batches)
-            self._update(trainer, pl_module, done)
-        self._stop()
+            history = _history(pl_module)
+            self._update(trainer, history, len(history) * int(self.total_train_batches))
+            self._bar.stop()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *args: Any) -> None:
         """Give the terminal back."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
 
-    def _update(self, trainer: Trainer, pl_module: LightningModule, done: int) -> None:
-        history = _history(pl_module)
+    def _update(self, trainer: Trainer, history: History, done: int) -> None:
         epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 1)
         text = f"epoch {epoch}/{trainer.max_epochs}"
         if history:
             text += f" loss {history[-1]['train/nll']:.3f}"
-        if history and MONITOR in history[-1]:
-            best = min(scores(history).values())
-            text += f" valid {history[-1][MONITOR]:.3f} (best {best:.3f})"
+        if history and checkpoints.MONITOR in history[-1]:
+            best = min(checkpoints.scores(history).values())
+            text += f" valid {history[-1][checkpoints.MONITOR]:.3f} (best {best:.3f})"
         self._bar.update(self._task, completed=done, description=text)
 
 
 def _history(module: LightningModule) -> History:
     history: Any = module.history
     return list(history)
-
-
-def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
-    """What epochs are ranked by: the validation loss, or the training loss without one."""
-    return {
-        int(numbers["epoch"]): numbers.get(MONITOR, numbers.get("train/nll", math.nan))
-        for numbers in history
-    }
 
 
 def as_csv(history: Sequence[Mapping[str, float]]) -> str:

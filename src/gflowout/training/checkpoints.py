@@ -12,7 +12,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ RUN = "run.json"
 """File of a folder that says what its run was begun with."""
 HISTORY = "gflowout_history"
 """Key of a checkpoint with the numbers of every epoch."""
+MONITOR = "valid/nll"
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 
 
@@ -43,6 +44,14 @@ def read(path: Path, device: Any = None) -> dict[str, Any]:
 def history(path: Path) -> list[dict[str, float]]:
     """Numbers of every epoch up to a checkpoint."""
     return [dict(numbers) for numbers in read(path)[HISTORY]]
+
+
+def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
+    """What epochs are ranked by: the validation loss, or the training loss without one."""
+    return {
+        int(numbers["epoch"]): numbers.get(MONITOR, numbers.get("train/nll", math.nan))
+        for numbers in history
+    }
 
 
 def last(folder: Path) -> Path | None:

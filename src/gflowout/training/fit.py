@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,6 @@ from gflowout.training.options import FitOptions, choose_precision, ended
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule, Unpack
 
-_PREFIX = "model."
-_NEVER = 1 << 30
 _LIGHTNING_REMARKS = (
     ".*does not have many workers",
     ".*Checkpoint directory .* exists and is not empty",
@@ -141,18 +139,24 @@ def fit(
     began = time.monotonic()
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
     data = modules.MaskedDataModule(train, valid)
-    with _folder(folder) as place, _modes_restored(model):
+    directory: AbstractContextManager[str | Path] = (
+        tempfile.TemporaryDirectory(prefix="gflowout-fit-")
+        if folder is None
+        else nullcontext(folder)
+    )
+    with directory as name, _modes_restored(model):
+        place = Path(name)
         saved = place / "checkpoints"
         run = {"options": dataclasses.asdict(options)}
         run |= checkpoints.identity(model, train, valid)
         start = checkpoints.prepare(place, saved, run, resume)
-        if start is None or ended(options, _scores(checkpoints.history(start))) is None:
+        if start is None or _ended(options, checkpoints.history(start)) is None:
             with _quiet(), _interruptible():
                 trainer = _trainer(lit, data, place, progress, loggers, callbacks, strategy)
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
         history, best, score = _load_best(model, saved)
-    stopped = ended(options, _scores(history)) or "epochs"
+    stopped = _ended(options, history) or "epochs"
     resumed = 0 if start is None else checkpoints.epoch_of(start) + 1
     kept = None if folder is None else place
     return FitResult(history, best, score, stopped, time.monotonic() - began, resumed, kept)
@@ -225,7 +229,7 @@ def _trainer(
         enable_progress_bar=progress,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        log_every_n_steps=_NEVER,
+        log_every_n_steps=1 << 30,  # never: numbers are logged at the end of each epoch
     )
 
 
@@ -240,33 +244,20 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     return list(loggers) or False
 
 
-@contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as temporary:
-        yield Path(temporary)
-
-
-def _scores(history: list[dict[str, float]]) -> list[float]:
-    from gflowout.training.callbacks import scores
-
-    return list(scores(history).values())
+def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:
+    return ended(options, list(checkpoints.scores(history).values()))
 
 
 def _load_best(model: MaskedModel, saved: Path) -> tuple[list[dict[str, float]], int, float]:
     """Load the weights of the best epoch; return the history, that epoch and its score."""
-    from gflowout.training.callbacks import scores
-
     last = checkpoints.last(saved)
     if last is None:
         raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
     history = checkpoints.history(last)
-    by_epoch = scores(history)
+    by_epoch = checkpoints.scores(history)
     best = checkpoints.best_epochs(by_epoch, 1)[0]
     state = checkpoints.read(checkpoints.path_of(saved, best))["state_dict"]
-    model.load_state_dict({name.removeprefix(_PREFIX): value for name, value in state.items()})
+    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
     return history, best, by_epoch[best]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,12 +139,8 @@ def rate_factor(options: FitOptions, epoch: int) -> float:
 def ended(options: FitOptions, scores: Sequence[float]) -> str | None:
     """Why a run is over, if it is: ``"epochs"`` or ``"patience"``.
 
-    A pure function of the epochs' scores, so that a run that was killed after its last epoch is as
-    much over as one that was not.
-
-    Args:
-        options: Of the run.
-        scores: Of every epoch so far; less is better.
+    A pure function of the scores of all epochs so far (less is better), so that a run that was
+    killed after its last epoch is as much over as one that was not.
 
     Examples:
         >>> ended(FitOptions(epochs=9, patience=2), [3.0, 1.0, 2.0, 1.0])
@@ -175,10 +172,14 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
     )
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for group in sorted(groups, key=lambda group: group["name"] not in _BACKBONE):
-        own = group["name"] in _BACKBONE
-        kind = options.optimizer if own else options.generator_optimizer
+        kind = options.optimizer if group["name"] in _BACKBONE else options.generator_optimizer
         by_kind.setdefault(kind, []).append({**group, "base_lr": group["lr"]})
-    return [_optimiser(kind, groups, options) for kind, groups in by_kind.items()]
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=options.momentum),
+    }
+    return [kinds[kind](groups) for kind, groups in by_kind.items()]
 
 
 def training_step(
@@ -200,13 +201,3 @@ def choose_precision(options: FitOptions) -> str:
     if wanted and torch.cuda.is_available() and torch.cuda.is_bf16_supported():
         return "bf16-mixed"
     return "32-true"
-
-
-def _optimiser(
-    kind: str, groups: list[dict[str, Any]], options: FitOptions
-) -> torch.optim.Optimizer:
-    if kind == "adam":
-        return torch.optim.Adam(groups)
-    if kind == "adamw":
-        return torch.optim.AdamW(groups)
-    return torch.optim.SGD(groups, momentum=options.momentum)
