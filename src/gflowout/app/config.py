@@ -204,39 +204,31 @@ def is_file(source: str) -> bool:
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
     """One line for each key that does not exist, with the nearest one that does."""
-    problems = []
+    keys: list[str] = []
     for key, part in content.items():
-        if key not in Config.model_fields:
-            near = _nearest(str(key)) or f"; keys: {', '.join(Config.model_fields)}"
-            problems.append(f"{key}: there is no such key{near}")
-        elif key in _SECTIONS and isinstance(part, dict):
-            unknown = [str(name) for name in part if name not in _SECTIONS[key]]
-            problems += [f"{key}.{name}: {_no_key(key, name, content)}" for name in unknown]
-    return problems
+        nested = key in _SECTIONS and isinstance(part, dict)
+        keys += [f"{key}.{name}" for name in part] if nested else [str(key)]
+    return [f"{key}: {_no_such_key(key, content)}" for key in keys if key not in _ALL_KEYS]
 
 
-def _no_key(section: str, name: str, content: Mapping[str, Any]) -> str:
-    if section == "fit" and name == "seed":
+def _no_such_key(key: str, content: Mapping[str, Any]) -> str:
+    if key == "fit.seed":
         return "there is one seed for all: set seed"
-    near = _nearest(f"{section}.{name}")
+    message = "there is no such key"
+    section, _, name = key.rpartition(".")
     if section == "method":
         method = METHODS.get(str(content["method"].get("name", "gflowout")))
         if method is not None and name in [f.name for f in dataclasses.fields(method.Options)]:
-            near = f"; did you mean 'method.options.{name}'?"
-    listed = f"; keys of {section}: {', '.join(_SECTIONS[section])}"
-    return f"there is no such key{near or listed}"
-
-
-def _nearest(key: str) -> str:
-    """The nearest key by its last part: the same name first, then its own section, then any."""
-    section, _, name = key.rpartition(".")
+            return f"{message}; did you mean 'method.options.{name}'?"
+    # By the last part of keys: the same name first, then the key's own section, then any.
     by_name = {key.rpartition(".")[2]: key for key in reversed(_ALL_KEYS)}
     own = {part: key for part, key in by_name.items() if key.rpartition(".")[0] == section}
     for keys in ({name: by_name[name]} if name in by_name else {}, own, by_name):
-        near = difflib.get_close_matches(name, keys, n=1)
-        if near:
-            return f"; did you mean {keys[near[0]]!r}?"
-    return ""
+        if near := difflib.get_close_matches(name, keys, n=1):
+            return f"{message}; did you mean {keys[near[0]]!r}?"
+    if section in _SECTIONS:
+        return f"{message}; keys of {section}: {', '.join(_SECTIONS[section])}"
+    return f"{message}; keys: {', '.join(Config.model_fields)}"
 
 
 _EXPECTED = {

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from gflowout.app.preprocess import Images, Problem, Remarks
+from gflowout.app.preprocess import Images, Problem, Remarks, Table
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
 
@@ -53,14 +53,13 @@ def error_context(path: Path) -> Iterator[None]:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file."""
     path = existing(path)
+    parquet = path.suffix.lower() == ".parquet"
+    if parquet:
+        require("pyarrow", extra="studies", purpose="reading Parquet")
     try:
-        if path.suffix.lower() == ".parquet":
-            require("pyarrow", extra="studies", purpose="reading Parquet")
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, low_memory=False)
+        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, low_memory=False)
     except (ValueError, OSError, pd.errors.ParserError) as error:
-        kind = "Parquet" if path.suffix.lower() == ".parquet" else "CSV with a header"
+        kind = "Parquet" if parquet else "CSV with a header"
         raise DataError(f"{path}: cannot be read as {kind} ({_first(error)})") from error
     frame.columns = frame.columns.map(str)
     twice = frame.columns[frame.columns.duplicated()]
@@ -210,22 +209,18 @@ def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
     """Open a table, an NPZ file, a folder of images or image files, prepared as in training."""
     first = existing(paths[0])
     suffix = first.suffix.lower()
-    takes_images = isinstance(problem.inputs, Images)
     if first.is_dir() or suffix in PICTURES:
-        return _image_inputs(problem, [existing(path) for path in paths])
+        return _image_inputs(problem.inputs, [existing(path) for path in paths])
     if len(paths) > 1:
         raise DataError(f"{paths[1]}: only images can be given as several files")
-    if suffix in TABLES:
-        if takes_images:
-            raise DataError(f"{first}: the model takes images, this is a table")
-        return _table_inputs(problem, first, read_table(first))
-    if suffix != ".npz":
+    if suffix not in (*TABLES, ".npz"):
         raise DataError(f"{first}: must be CSV, Parquet, NPZ, a folder of images or an image")
-    x = inputs_of(first, read_arrays(first))
+    x = read_table(first) if suffix in TABLES else inputs_of(first, read_arrays(first))
+    takes_images = isinstance(problem.inputs, Images)
     if isinstance(x, pd.DataFrame):
-        if takes_images:
-            raise DataError(f"{first}: the model takes images as bytes, x is a table")
-        return _table_inputs(problem, first, x)
+        if isinstance(problem.inputs, Images):
+            raise DataError(f"{first}: the model takes images, this is a table")
+        return _table_inputs(problem.inputs, first, x)
     if not takes_images or x.shape[1:] != torch.Size(problem.shape):
         raise DataError(
             f"{first}: the model takes {'images' if takes_images else 'rows'} "
@@ -234,9 +229,8 @@ def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
     return Inputs("row", range(len(x)), lambda part: x[part], Remarks())
 
 
-def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
-    table, remarks = problem.inputs, Remarks()
-    assert not isinstance(table, Images)
+def _table_inputs(table: Table, path: Path, frame: pd.DataFrame) -> Inputs:
+    remarks = Remarks()
 
     def take(part: slice) -> Tensor:
         with error_context(path):
@@ -247,10 +241,9 @@ def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
     return Inputs("row", range(len(frame)), take, remarks)
 
 
-def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
-    if not isinstance(problem.inputs, Images):
+def _image_inputs(takes: Images | Table, paths: Sequence[Path]) -> Inputs:
+    if not isinstance(takes, Images):
         raise DataError(f"{paths[0]}: the model takes a table, not images")
-    shape = problem.inputs.shape
     images: list[tuple[str, Path]] = []
     for path in paths:
         if path.is_dir():
@@ -260,7 +253,7 @@ def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
     remarks = Remarks()
 
     def take(part: slice) -> Tensor:
-        tensors, resized = read_images([path for _, path in images[part]], shape)
+        tensors, resized = read_images([path for _, path in images[part]], takes.shape)
         remarks.resized += resized
         return tensors
 

@@ -285,7 +285,8 @@ def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArra
         numbers = (_numbers(column.name, values) - column.mean) / column.std
         block = np.where(absent, 0.0, numbers)[:, None]
     else:
-        codes = pd.Index(column.levels).get_indexer([level(value) for value in values.tolist()])
+        names = pd.Index([level(value) for value in values.tolist()], dtype="object")
+        codes = pd.Index(column.levels, dtype="object").get_indexer(names)
         codes[absent] = -1  # a level may be called "nan"
         block = (codes[:, None] == np.arange(len(column.levels))).astype("float64")
         if unknown := int(((codes < 0) & ~absent).sum()):

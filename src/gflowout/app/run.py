@@ -304,10 +304,9 @@ def _device(settings: Config) -> str:
 def _reporter(report: Report) -> Any:
     callbacks = require("lightning.pytorch.callbacks", extra="train", purpose="training")
 
-    class Reporter(callbacks.Callback):  # type: ignore[name-defined,misc]
-        def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
-            steps, epochs = int(trainer.num_training_batches), int(trainer.max_epochs)
-            done = trainer.current_epoch * steps + rest[-1] + 1
-            report(done, epochs * steps, f"epoch {trainer.current_epoch + 1}/{epochs}")
+    def batch_ended(trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        steps, epochs = int(trainer.num_training_batches), int(trainer.max_epochs)
+        done = trainer.current_epoch * steps + index + 1
+        report(done, epochs * steps, f"epoch {trainer.current_epoch + 1}/{epochs}")
 
-    return Reporter()
+    return callbacks.LambdaCallback(on_train_batch_end=batch_ended)

@@ -27,7 +27,7 @@ RUN = "run.json"
 HISTORY = "gflowout_history"
 """Key of a checkpoint with the numbers of every epoch."""
 MONITOR = "valid/nll"
-_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_NAME = re.compile(r"epoch-\d+\.ckpt")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -80,10 +80,7 @@ def epochs(folder: Path) -> dict[int, Path]:
 
 def epoch_of(path: Path) -> int:
     """The epoch of a checkpoint, from its name."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise ValueError(f"{path} is not the name of a checkpoint")
-    return int(match[1])
+    return int(path.stem.removeprefix("epoch-"))
 
 
 def path_of(folder: Path, epoch: int) -> Path:
@@ -98,12 +95,8 @@ def best_epochs(scores: Mapping[int, float], keep: int) -> list[int]:
         >>> best_epochs({0: 0.5, 1: 0.3, 2: 0.3, 3: float("nan")}, keep=2)
         [1, 2]
     """
-
-    def rank(epoch: int) -> tuple[float, int]:
-        score = scores[epoch]
-        return (math.inf if math.isnan(score) else score, epoch)
-
-    return sorted(scores, key=rank)[:keep]
+    by_score = sorted(scores.items(), key=lambda item: (math.isnan(item[1]), item[1], item[0]))
+    return [epoch for epoch, _ in by_score[:keep]]
 
 
 def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:

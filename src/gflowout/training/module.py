@@ -178,23 +178,25 @@ class MaskedModule(lightning.LightningModule):
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Score the average over drawn masks; the draws are the same in every epoch."""
-        self._score(batch, index)
+        args, kwargs, y = apart(batch, self.unpack)
+        pred = self._predict(args, kwargs, index)
+        scores = pred.log_prob(y)
+        self._sums[0] += len(scores)
+        self._sums[1] -= scores.double().sum().cpu()
+        right = hits(pred.likelihood, pred.mean, y)
+        self._sums[2] += math.nan if right is None else right
 
     def on_validation_epoch_end(self) -> None:
-        """Log the validation loss, over all ranks."""
-        self._log_scores("valid")
+        """Log the loss and the accuracy of the validation or test data, over all ranks."""
+        part = "test" if self.trainer.testing else "valid"
+        count, nll, right = self._joint(self._sums, "sum")
+        self.log(f"{part}/nll", nll / count)
+        if not math.isnan(right):
+            self.log(f"{part}/accuracy", right / count)
 
-    def on_test_epoch_start(self) -> None:
-        """Start the sums anew."""
-        self.on_validation_epoch_start()
-
-    def test_step(self, batch: Any, index: int) -> None:
-        """Score the average over drawn masks."""
-        self._score(batch, index)
-
-    def on_test_epoch_end(self) -> None:
-        """Log the test loss, over all ranks."""
-        self._log_scores("test")
+    on_test_epoch_start = on_validation_epoch_start
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
 
     def predict_step(self, batch: Any, index: int) -> Predictive:
         """The prediction for a batch; labels in it are left out.
@@ -215,21 +217,6 @@ class MaskedModule(lightning.LightningModule):
         return self.model.predict(
             *args, samples=self.options.valid_samples, generator=generator, **kwargs
         )
-
-    def _score(self, batch: Any, index: int) -> None:
-        args, kwargs, y = apart(batch, self.unpack)
-        pred = self._predict(args, kwargs, index)
-        scores = pred.log_prob(y)
-        self._sums[0] += len(scores)
-        self._sums[1] -= scores.double().sum().cpu()
-        right = hits(pred.likelihood, pred.mean, y)
-        self._sums[2] += math.nan if right is None else right
-
-    def _log_scores(self, part: str) -> None:
-        count, nll, hits = self._joint(self._sums, "sum")
-        self.log(f"{part}/nll", nll / count)
-        if not math.isnan(hits):
-            self.log(f"{part}/accuracy", hits / count)
 
     def on_train_epoch_end(self) -> None:
         """Log the numbers of the epoch and add them to the history."""

@@ -56,9 +56,6 @@ class DivergedError(RuntimeError):
 def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
     """Warnings after the last epoch of a history, by a short name of what they are about.
 
-    Args:
-        history: Numbers of each epoch, as in ``FitResult.history``.
-
     Examples:
         >>> list(alarms([{"train/tb": tb} for tb in (1.0, 2.0, 8.0, 16.0)]))
         ['tb']
@@ -89,11 +86,7 @@ def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 class EpochStatistics:
-    """Collects losses, keep rates, log-quantities and gradient norms of one epoch.
-
-    Args:
-        sites: Of the model, for the names of the keep rates.
-    """
+    """Collects losses, keep rates, log-quantities and gradient norms of one epoch."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.names = [site.name for site in sites]
@@ -111,7 +104,8 @@ class EpochStatistics:
 
     def look(self, losses: Losses, optimisers: Sequence[torch.optim.Optimizer]) -> None:
         """Look closer at a step: masks, log-quantities and gradients."""
-        self._keep.append(torch.stack([_keep_rate(mask) for mask in losses.masks]))
+        # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
+        self._keep.append(torch.stack([(mask > 0.5).float().mean() for mask in losses.masks]))
         if losses.log_q is not None and losses.log_reward is not None and losses.log_z is not None:
             self._moments.append(_moments(losses.log_q, losses.log_reward, losses.log_z))
         norms = {}
@@ -137,11 +131,6 @@ class EpochStatistics:
             values = [float(norms[name]) for norms in self._norms if name in norms]
             numbers[f"gradient/{name}"] = sum(values) / len(values)
         return numbers
-
-
-def _keep_rate(mask: Tensor) -> Tensor:
-    # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
-    return (mask > 0.5).float().mean()
 
 
 def _moments(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tensor:
