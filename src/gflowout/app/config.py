@@ -173,15 +173,7 @@ def nested(config: Config) -> dict[str, Any]:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """A configuration as one value per dotted key.
-
-    Examples:
-        >>> values = flat(read(None, ["data=mnist", "method.options.hidden=[16]"]))
-        >>> values["fit.epochs"], values["method.options.hidden"], values["seed"]
-        (20, [16], 0)
-        >>> from_flat(values) == read(None, ["data=mnist", "method.options.hidden=[16]"])
-        True
-    """
+    """A configuration as one value per dotted key."""
     return yamls.flatten(nested(config))
 
 
@@ -232,22 +224,16 @@ def _no_such_key(key: str, content: Mapping[str, Any]) -> str:
 
 
 _EXPECTED = {
-    **dict.fromkeys(("int_type", "int_from_float"), "an integer"),
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a string",
-    "bool_type": "true or false",
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    **dict.fromkeys(
-        ("dict_type", "model_type", "dataclass_type", "model_attributes_type"), "keys with values"
-    ),
-}
+    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
+    "finite_number": "a finite number", "string_type": "a string", "bool_type": "true or false",
+    "list_type": "a list", "tuple_type": "a list", "dict_type": "keys with values",
+    "model_type": "keys with values", "model_attributes_type": "keys with values",
+    "dataclass_type": "keys with values",
+}  # fmt: skip
 _BOUNDS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("above", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("below", "lt"),
-}
+    "greater_than_equal": ("at least", "ge"), "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"), "less_than": ("below", "lt"),
+}  # fmt: skip
 
 
 def _error_line(error: dict[str, Any]) -> str:

@@ -1,7 +1,4 @@
-"""Predictions of a model as named tensors, and their scores on its own, shifted and other data.
-
-The one way from a model to numbers: evaluation and prediction on files both use :func:`collect`.
-"""
+"""Predictions of a model as named tensors, and their scores on its own, shifted and other data."""
 
 from __future__ import annotations
 

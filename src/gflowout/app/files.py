@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gflowout.app.preprocess import Images, Problem, Remarks, Table
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 TABLES = (".csv", ".parquet")

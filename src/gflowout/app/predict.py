@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,9 +83,7 @@ def write(frame: pd.DataFrame, path: Path) -> None:
             _write_npz(frame, stream)
         elif suffix == ".parquet":
             require("pyarrow", extra="studies", purpose="writing Parquet")
-            buffer = io.BytesIO()
-            frame.to_parquet(buffer, index=False)
-            stream.write(buffer.getvalue())
+            stream.write(frame.to_parquet(index=False))
         else:
             stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
 

@@ -1,8 +1,4 @@
-"""What a trained model takes and gives, as plain values that are kept beside it.
-
-Inputs (images of one size, or the columns of a table) and the target (classes, or a number with its
-scale) are learned from training data once, and applied to all later data.
-"""
+"""What a trained model takes and gives, learned from training data and kept beside the model."""
 
 from __future__ import annotations
 
@@ -10,20 +6,18 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Binary, Categorical, Gaussian, Likelihood
 from gflowout.data.errors import DataError
 from gflowout.data.transforms import Normalize, Transform
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FORMAT = 1
 MOST_LEVELS = 100

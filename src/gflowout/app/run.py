@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gflowout.app import build, config, evaluation, sources
-from gflowout.app.build import example
 from gflowout.app.config import Config, ConfigError
 from gflowout.app.preprocess import Problem
 from gflowout.app.sources import Task
@@ -28,13 +27,10 @@ from gflowout.core.atomic_io import write_text
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.runs import locks, records
+from gflowout.runs import Context, Result, locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import surroundings
 from gflowout.training import FitResult, fit
-
-if TYPE_CHECKING:
-    from gflowout.runs import Context, Result
 
 CONFIG, PREPROCESS, MODEL, RECORD = (
     "config.yaml", "preprocess.json", "model.safetensors", "record.json"
@@ -96,7 +92,7 @@ def train(
     if task is None:
         task = sources.load(config.data, config.seed)
     batches = task.training(config.data, config.seed)
-    model = build.model(config, task.problem, example(task))
+    model = build.model(config, task.problem, build.example(task))
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder):
         if not resume:

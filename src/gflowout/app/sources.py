@@ -1,9 +1,4 @@
-"""From the data section of a configuration to training, validation and test examples.
-
-Data are an image set or the clinical task by name, or the user's own files: a table as CSV or
-Parquet, arrays as NPZ, a folder with one sub-folder of images per class. Means, scales and classes
-are learned from the training part alone.
-"""
+"""From the data section of a configuration to training, validation and test examples."""
 
 from __future__ import annotations
 
@@ -148,13 +143,10 @@ def labelled(problem: Problem, path: Path) -> tuple[Part, list[str]]:
         x = torch.cat(list(inputs.chunks()))
         # The column of the labels is expected here, though the model does not take it.
         inputs.remarks.ignored.discard(target.name)
-        notes = inputs.notes()
-        rows = _labelled_rows(labels)
-        if not len(rows):
+        x, labels, notes = _with_labels(x, labels, target.name)
+        if not len(labels):
             raise DataError(f"has no label in {target.name!r}")
-        if len(rows) < len(labels):
-            notes.append(f"{len(labels) - len(rows):,} rows without {target.name!r} left out")
-        return Part(x[rows], _encode_labels(target, labels.iloc[rows.numpy()])), notes
+        return Part(x, _encode_labels(target, labels)), [*inputs.notes(), *notes]
 
 
 def _split_rows(
@@ -264,12 +256,8 @@ def _folder(path: Path, data: DataConfig, seed: int) -> Task:
 def _examples(
     data: DataConfig, seed: int, name: str, labels: pd.Series[Any], inputs: Tensor | pd.DataFrame
 ) -> Task:
-    """Split examples whose labels are a column, and learn from the training part."""
-    notes = []
-    rows = _labelled_rows(labels)
-    if len(rows) < len(labels):
-        notes.append(f"{len(labels) - len(rows):,} rows without {name!r} left out")
-        labels = labels.iloc[rows.numpy()]
+    """Split examples; learn means, scales and classes from the training part alone."""
+    inputs, labels, notes = _with_labels(inputs, labels, name)
     if len(labels) < 10:
         raise DataError(f"has {len(labels)} examples with a label; 10 are the least")
     likelihood = _likelihood(data.likelihood, name, labels)
@@ -285,10 +273,10 @@ def _examples(
     y = _encode_labels(target, labels)
     learned: Images | Table
     if isinstance(inputs, Tensor):
-        learned = Images.fit(inputs[rows[places[0]]])
-        x = [inputs[rows[part]] for part in places]
+        x = [inputs[part] for part in places]
+        learned = Images.fit(x[0])
     else:
-        frames = [inputs.iloc[rows[part].numpy()] for part in places]
+        frames = [inputs.iloc[part.numpy()] for part in places]
         learned = Table.fit(frames[0], data.categorical)
         x = [learned.encode(frame, Remarks()) for frame in frames]
     train, valid, *test = (Part(x, y[part]) for x, part in zip(x, places, strict=True))
@@ -312,8 +300,15 @@ def _column(columns: Any, name: str) -> pd.Series[Any]:
     return pd.Series(columns[name])
 
 
-def _labelled_rows(labels: pd.Series[Any]) -> Tensor:
-    return torch.from_numpy(labels.notna().to_numpy().copy()).nonzero().flatten()
+def _with_labels(
+    x: Any, labels: pd.Series[Any], name: str
+) -> tuple[Any, pd.Series[Any], list[str]]:
+    """Leave out examples without a label, with a note that says how many."""
+    present = labels.notna().to_numpy()
+    if present.all():
+        return x, labels, []
+    rows = torch.from_numpy(present.copy()) if isinstance(x, Tensor) else present
+    return x[rows], labels[present], [f"{(~present).sum():,} rows without {name!r} left out"]
 
 
 def _encode_labels(target: Target, labels: pd.Series[Any]) -> Tensor:

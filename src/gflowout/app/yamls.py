@@ -1,7 +1,4 @@
-"""The configuration dialect: YAML text, dotted keys such as ``fit.lr``, and overrides of them.
-
-YAML is read safely: 1e-3 is a number, dates stay text, and no key may be there twice.
-"""
+"""The configuration dialect: YAML text, dotted keys such as ``fit.lr``, and overrides of them."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def parse(text: str) -> Any:
-    """Values of a YAML text.
+    """Values of a YAML text: 1e-3 is a number, dates stay text, and no key may be there twice.
 
     Examples:
         >>> parse("lr: 1e-3")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
-from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
@@ -25,7 +25,7 @@ _UPDATE_SECONDS = 0.2
 History = list[dict[str, float]]
 
 
-class AtomicIO(CheckpointIO):
+class AtomicIO(TorchCheckpointIO):
     """Lets Lightning write and read checkpoints the way :mod:`.checkpoints` does."""
 
     def save_checkpoint(
@@ -39,10 +39,6 @@ class AtomicIO(CheckpointIO):
     ) -> dict[str, Any]:
         """Read tensors and plain values; nothing else."""
         return checkpoints.read(Path(path), map_location or "cpu")
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Delete a checkpoint."""
-        Path(path).unlink(missing_ok=True)
 
 
 class KeepBest(Checkpoint):
@@ -98,27 +94,17 @@ class EpochReport(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
 
-class Progress(ProgressBar):
-    """One line for the whole run: epoch, losses, time left."""
+class Progress(Callback):
+    """One line for the whole run on the first rank: epoch, losses, time left."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._next_update = 0.0
-        self._enabled = True
         self._bar: Any = None
         self._task: Any = None
 
-    def disable(self) -> None:
-        """Show nothing: Lightning asks for it on all ranks but the first."""
-        self._enabled = False
-
-    def enable(self) -> None:
-        """Show the line."""
-        self._enabled = True
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the line."""
-        if not self._enabled:
+        if not trainer.is_global_zero:
             return
         rich = require("rich.progress", extra="train", purpose="the progress bar")
         self._bar = rich.Progress(
@@ -129,8 +115,8 @@ class Progress(ProgressBar):
             rich.TimeRemainingColumn(),
             refresh_per_second=4,
         )
-        total = (trainer.max_epochs or 1) * int(self.total_train_batches)
-        done = trainer.current_epoch * int(self.total_train_batches)
+        steps = int(trainer.num_training_batches)
+        total, done = (trainer.max_epochs or 1) * steps, trainer.current_epoch * steps
         self._task = self._bar.add_task("training", total=total, completed=done)
         self._bar.start()
 
@@ -140,14 +126,14 @@ class Progress(ProgressBar):
         """Move the bar now and then."""
         if self._bar is not None and time.monotonic() >= self._next_update:
             self._next_update = time.monotonic() + _UPDATE_SECONDS
-            done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
+            done = trainer.current_epoch * int(trainer.num_training_batches) + batch_idx + 1
             self._update(trainer, _history(pl_module), done)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the line as it ends."""
         if self._bar is not None:
             history = _history(pl_module)
-            self._update(trainer, history, len(history) * int(self.total_train_batches))
+            self._update(trainer, history, len(history) * int(trainer.num_training_batches))
             self._bar.stop()
 
     def on_exception(self, *args: Any) -> None:

@@ -1,7 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, loaded without running code.
-
-A folder holds the last and the best checkpoints, and what tells its run from another.
-"""
+"""Checkpoints of a run: written whole or not at all, loaded without running code."""
 
 from __future__ import annotations
 

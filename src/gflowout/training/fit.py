@@ -1,8 +1,4 @@
-"""``fit``: train a wrapped model, stop at the right time, survive a kill, keep the best.
-
-A folder makes a run resumable: calling ``fit`` again with the same folder goes on from its last
-complete checkpoint and ends in the same weights as a run that was never stopped.
-"""
+"""``fit``: train a wrapped model, stop at the right time, survive a kill, keep the best."""
 
 from __future__ import annotations
 
@@ -100,7 +96,9 @@ def fit(
             make a resumed run equal to an undisturbed one.
         valid: Validation batches, for the best epoch and early stopping.
         options: How to train; defaults if ``None``.
-        folder: For checkpoints, ``metrics.csv`` and logs. Without one, a run cannot be resumed.
+        folder: For checkpoints, ``metrics.csv`` and logs. Another call with the same folder goes on
+            from its last complete checkpoint and ends in the same weights as a run that was never
+            stopped. Without one, a run cannot be resumed.
         resume: Go on from the folder's last checkpoint, if it is of the same run: the same
             options, method, sites and data, as far as the first batch of a ``Batches`` and numbers
             of batches tell. ``False`` starts anew, deleting them.
@@ -179,9 +177,7 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
             f"folder must be given to train with {options.devices * options.nodes} processes: it "
             "is where they meet"
         )
-    for name, batches in (("train", train), ("valid", valid)):
-        if batches is None and name == "valid":
-            continue
+    for name, batches in {"train": train, **({} if valid is None else {"valid": valid})}.items():
         kind = type(batches).__name__
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
@@ -226,7 +222,7 @@ def _trainer(
         callbacks=[*own, *([Progress()] if progress else []), *callbacks],
         plugins=[AtomicIO()],
         default_root_dir=folder,
-        enable_progress_bar=progress,
+        enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1 << 30,  # never: numbers are logged at the end of each epoch

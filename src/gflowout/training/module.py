@@ -290,16 +290,13 @@ class MaskedDataModule(lightning.LightningDataModule):
         """Test batches, of this rank."""
         return [] if self.test is None else self._of_rank(self.test)
 
-    @property
-    def _world(self) -> int:
-        return self.trainer.world_size if self.trainer is not None else 1
-
     def _of_rank(self, batches: Any, block: int = 1) -> Any:
-        if self._world > 1 and isinstance(batches, torch.utils.data.DataLoader):
-            return batches  # Lightning gives it a sampler for its rank, which knows the epoch
-        if self._world > 1 and hasattr(batches, "shard"):
-            batches = batches.shard(self.trainer.global_rank, self._world)  # type: ignore[union-attr]
         trainer = self.trainer
+        if trainer is not None and trainer.world_size > 1:
+            if isinstance(batches, torch.utils.data.DataLoader):
+                return batches  # Lightning gives it a sampler for its rank, which knows the epoch
+            if hasattr(batches, "shard"):
+                batches = batches.shard(trainer.global_rank, trainer.world_size)
         return _InEpoch(batches, lambda: 0 if trainer is None else trainer.current_epoch, block)
 
 

@@ -1,7 +1,4 @@
-"""Numbers of a training epoch, and warnings of what goes wrong in them.
-
-Sums stay on the device until the epoch ends, so that training does not wait for them.
-"""
+"""Numbers of a training epoch, and warnings of what goes wrong in them."""
 
 from __future__ import annotations
 
@@ -86,7 +83,10 @@ def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 class EpochStatistics:
-    """Collects losses, keep rates, log-quantities and gradient norms of one epoch."""
+    """Collects losses, keep rates, log-quantities and gradient norms of one epoch.
+
+    Sums stay on the device until the epoch ends, so that training does not wait for them.
+    """
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.names = [site.name for site in sites]
