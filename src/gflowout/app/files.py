@@ -119,14 +119,14 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     )
     names = {path.name.lower() for path in subfolders}
     if names and names <= _SPLITS:
+        listed = ", ".join(sorted(names))
         raise DataError(
-            f"{folder}: must hold one sub-folder per class, got {', '.join(sorted(names))}; name "
-            f"one of these, such as {subfolders[0]}"
+            f"{folder}: must hold classes, got {listed}; name one of these, such as {subfolders[0]}"
         )
     if len(subfolders) < 2:
         raise DataError(
             f"{folder}: must hold one sub-folder of images per class, two at least, got "
-            f"{len(subfolders)} sub-folders"
+            f"{len(subfolders)}"
         )
     return {path.name: find_images(path) for path in subfolders}
 

@@ -129,10 +129,8 @@ def load(folder: str | Path) -> Trained:
         raise MissingDataError(f"{folder}: no such folder; `gflowout train --out` makes one")
     lacking = [name for name in (CONFIG, PREPROCESS, MODEL) if not (folder / name).is_file()]
     if lacking == [MODEL]:
-        raise MissingDataError(
-            f"{folder}: training is not complete; go on with: gflowout train --config "
-            f"{folder / CONFIG} --out {folder}"
-        )
+        again = f"gflowout train --config {folder / CONFIG} --out {folder}"
+        raise MissingDataError(f"{folder}: training is not complete; go on with: {again}")
     if lacking:
         raise MissingDataError(f"{folder}: not the folder of a run, it misses {', '.join(lacking)}")
     try:
@@ -263,6 +261,11 @@ def _record(
 ) -> None:
     method, source = settings.method.name, settings.data.source
     best = result.history[result.best_epoch]
+    metrics: dict[str, float] = {
+        "best_epoch": result.best_epoch,
+        "epochs_trained": len(result.history),
+        **{name: value for name, value in best.items() if name.startswith("valid/")},
+    }
     record = records.build(
         Run("train", method, source, settings.seed, config.flat(settings)),
         work="gflowout.app.run:train",
@@ -270,15 +273,7 @@ def _record(
         started=started,
         seconds=seconds,
         environment=surroundings("gflowout.app.run:train", torch.get_num_threads()),
-        result={
-            "metrics": {
-                "best_epoch": result.best_epoch,
-                "epochs_trained": len(result.history),
-                **{name: value for name, value in best.items() if name.startswith("valid/")},
-            },
-            "epochs": result.history,
-            "data": task.fingerprints,
-        },
+        result={"metrics": metrics, "epochs": result.history, "data": task.fingerprints},
     )
     write_text(folder / RECORD, records.to_text(record))
 

@@ -349,8 +349,7 @@ def _likelihood(wanted: str, name: str, labels: pd.Series[Any]) -> str:
         raise ConfigError([f"data.likelihood {wanted} takes {takes}, {name!r} has {distinct}"])
     if 2 * distinct > len(labels):
         raise DataError(
-            f"{name!r} has {distinct:,} different values in {len(labels):,} rows, too many to be "
-            "classes"
+            f"{name!r} has {distinct:,} values in {len(labels):,} rows, too many to be classes"
         )
     return wanted
 

@@ -157,8 +157,7 @@ def _compare(folder: Path, wanted: dict[str, Any]) -> None:
         pairs = [(name, dict(saved[name] or {}), dict(now or {})) for name, now in wanted.items()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder / RUN}: missing or damaged, so it cannot be told which run the checkpoints "
-            "beside it belong to; take another folder, or resume=False to start anew"
+            f"{folder / RUN}: missing or damaged; take another folder or start anew with resume=False"
         ) from error
     changed = [
         f"{part}.{name} (was {before.get(name)!r}, is {now.get(name)!r})"

@@ -172,11 +172,9 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
         raise TypeError(f"options must be FitOptions or None, got {type(options).__name__}")
     if options.patience is not None and valid is None:
         raise ValueError(f"patience={options.patience} needs valid, got valid=None")
-    if options.devices * options.nodes > 1 and folder is None:
-        raise ValueError(
-            f"folder must be given to train with {options.devices * options.nodes} processes: it "
-            "is where they meet"
-        )
+    processes = options.devices * options.nodes
+    if processes > 1 and folder is None:
+        raise ValueError(f"folder must be given to train with {processes} processes: they share it")
     for name, batches in {"train": train, **({} if valid is None else {"valid": valid})}.items():
         kind = type(batches).__name__
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
@@ -188,8 +186,7 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
             count = len(batches)
         except TypeError as error:
             raise TypeError(
-                f"{name} must have a length, got {kind} without one ({error}); give an iterable "
-                "data set a __len__"
+                f"{name} must have a length, got {kind} without one ({error})"
             ) from error
         if not count:
             raise ValueError(f"{name} has no batches")

@@ -134,10 +134,8 @@ class MaskedModule(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Set the random state, the order of the batches and the learning rates of the epoch."""
-        epoch = self.current_epoch
-        torch.manual_seed(
-            random.generator(self.options.seed, "epoch", epoch, self.global_rank).initial_seed()
-        )
+        epoch, seed = self.current_epoch, self.options.seed
+        torch.manual_seed(random.generator(seed, "epoch", epoch, self.global_rank).initial_seed())
         self._statistics = EpochStatistics(self.model.sites)
         factor = rate_factor(self.options, epoch)
         for optimiser in self._optimisers:
@@ -224,11 +222,8 @@ class MaskedModule(lightning.LightningModule):
         joint = self._joint(torch.tensor(list(numbers.values())), "mean")
         numbers = dict(zip(numbers, joint, strict=True))
         self.log_dict(numbers)
-        valid = {
-            name: float(value)
-            for name, value in self.trainer.callback_metrics.items()
-            if name.startswith("valid/")
-        }
+        metrics = self.trainer.callback_metrics
+        valid = {name: float(metrics[name]) for name in metrics if name.startswith("valid/")}
         factor = rate_factor(self.options, self.current_epoch)
         self.history.append(
             {"epoch": self.current_epoch, "lr": self.options.lr * factor, **numbers, **valid}
