@@ -24,8 +24,7 @@ from gflowout.methods import METHODS
 from gflowout.training import FitOptions
 
 CLINICAL = ("eicu-demo", "eicu")
-SOURCES = (*IMAGE_SETS, *CLINICAL)
-"""Data sets that can be trained on by name."""
+SOURCES = (*IMAGE_SETS, *CLINICAL)  # data sets that can be trained on by name
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]

@@ -1,7 +1,4 @@
-"""Read the user's own files (CSV, Parquet, NPZ, images), also as the inputs of a trained model.
-
-Every problem is a :class:`~gflowout.data.errors.DataError` that starts with the path.
-"""
+"""Read the user's own files (CSV, Parquet, NPZ, images), also as the inputs of a trained model."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ from gflowout.data.errors import DataError, MissingDataError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 TABLES = (".csv", ".parquet")
-CHUNK = 1000
-"""Examples that are read and predicted at once."""
+CHUNK = 1000  # examples that are read and predicted at once
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 

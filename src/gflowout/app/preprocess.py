@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,7 @@ from gflowout.data.errors import DataError
 from gflowout.data.transforms import Normalize, Transform
 
 FORMAT = 1
-MOST_LEVELS = 100
-"""Different values that a categorical column may have; more are taken for identifiers."""
+MOST_LEVELS = 100  # of a categorical column; one with more is taken for an identifier
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ class Table:
     """
 
     columns: tuple[Column, ...]
+    transform: ClassVar[None] = None  # an encoded table is what the network takes
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, categorical: Sequence[str] = ()) -> Table:
@@ -125,11 +125,6 @@ class Table:
     def shape(self) -> tuple[int, ...]:
         """Of one example."""
         return (len(self.names),)
-
-    @property
-    def transform(self) -> Transform | None:
-        """``None``: an encoded table is what the network takes."""
-        return None
 
     def encode(self, frame: pd.DataFrame, remarks: Remarks) -> Tensor:
         """Turn rows with columns in any order into inputs, float32 [N, inputs]; add remarks."""

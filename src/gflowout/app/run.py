@@ -35,8 +35,7 @@ from gflowout.training import FitResult, fit
 CONFIG, PREPROCESS, MODEL, RECORD = (
     "config.yaml", "preprocess.json", "model.safetensors", "record.json"
 )  # fmt: skip
-VALID_BATCH = 500
-"""Examples in a batch of validation; the same for all runs, since masks depend on it."""
+VALID_BATCH = 500  # the same for all runs, since the masks of validation depend on it
 
 Report = Callable[[int, int, str], None]
 
@@ -160,11 +159,7 @@ def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, li
 
 
 def evaluate(
-    trained: Trained,
-    *,
-    split: str = "test",
-    data_dir: str | Path | None = None,
-    **options: Any,
+    trained: Trained, *, split: str = "test", data_dir: str | Path | None = None, **options: Any
 ) -> dict[str, float]:
     """Scores of a trained model on a part of its own data.
 

@@ -31,8 +31,7 @@ from gflowout.data.images import IMAGE_SETS, load_images
 from gflowout.data.splits import split
 from gflowout.data.transforms import Augment
 
-MOST_CLASSES = 20
-"""Whole numbers with at most so many different values are taken for classes."""
+MOST_CLASSES = 20  # whole numbers with at most so many different values are taken for classes
 SPLITS = ("train", "valid", "test")
 _NO_MIRROR = ("mnist", "kmnist", "notmnist", "svhn")
 
@@ -48,10 +47,10 @@ class Part:
     def __len__(self) -> int:
         return len(self.y)
 
-    def batches(self, problem: Problem, batch_size: int) -> Batches:
-        """Batches to score, in the order of the examples."""
+    def batches(self, problem: Problem, batch_size: int, **options: Any) -> Batches:
+        """Batches in the order of the examples, unless options of :class:`Batches` change it."""
         transform = problem.inputs.transform
-        return Batches(self.x, self.y, batch_size=batch_size, transform=transform)
+        return Batches(self.x, self.y, batch_size=batch_size, transform=transform, **options)
 
     def fingerprint(self) -> str:
         """SHA-256 of inputs and labels."""
@@ -97,16 +96,8 @@ class Task:
     def training(self, config: DataConfig, seed: int) -> Batches:
         """Batches to train on: shuffled, augmented if the configuration says so."""
         augment = Augment(flip=config.source not in _NO_MIRROR) if config.augment else None
-        return Batches(
-            self.train.x,
-            self.train.y,
-            batch_size=config.batch_size,
-            shuffle=True,
-            seed=seed,
-            transform=self.problem.inputs.transform,
-            augment=augment,
-            weights=self.train.weights,
-        )
+        options = {"shuffle": True, "seed": seed, "augment": augment, "weights": self.train.weights}
+        return self.train.batches(self.problem, config.batch_size, **options)
 
 
 def load(data: DataConfig, seed: int) -> Task:

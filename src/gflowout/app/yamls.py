@@ -151,12 +151,7 @@ def changed(
 
 
 def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """One value per dotted key.
-
-    Examples:
-        >>> flatten({"fit": {"lr": 0.1}, "seed": 0})
-        {'fit.lr': 0.1, 'seed': 0}
-    """
+    """Nested sections as one value per dotted key, such as ``{"fit.lr": 0.1, "seed": 0}``."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, Mapping):

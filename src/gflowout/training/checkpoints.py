@@ -19,10 +19,8 @@ from gflowout.core import atomic_io
 from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
 
-RUN = "run.json"
-"""File of a folder that says what its run was begun with."""
-HISTORY = "gflowout_history"
-"""Key of a checkpoint with the numbers of every epoch."""
+RUN = "run.json"  # what the run of a folder was begun with
+HISTORY = "gflowout_history"  # key of a checkpoint with the numbers of every epoch
 MONITOR = "valid/nll"
 _NAME = re.compile(r"epoch-\d+\.ckpt")
 
@@ -157,7 +155,7 @@ def _compare(folder: Path, wanted: dict[str, Any]) -> None:
         pairs = [(name, dict(saved[name] or {}), dict(now or {})) for name, now in wanted.items()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder / RUN}: missing or damaged; take another folder or start anew with resume=False"
+            f"{folder / RUN}: missing or damaged: take another folder or give resume=False"
         ) from error
     changed = [
         f"{part}.{name} (was {before.get(name)!r}, is {now.get(name)!r})"

@@ -277,7 +277,7 @@ def _modes_restored(model: MaskedModel) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Keep the caller's random state, and silence Lightning's remarks."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     devices = range(torch.cuda.device_count())
@@ -287,7 +287,7 @@ def _quiet() -> Iterator[None]:
                 warnings.filterwarnings("ignore", remark)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 

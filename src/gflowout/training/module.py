@@ -28,8 +28,7 @@ from gflowout.training.options import FitOptions, optimisers, rate_factor
 Unpack = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], Tensor]]
 """Turns a batch into positional arguments, keyword arguments and labels."""
 
-BLOCK = 8
-"""Batches that Lightning gets at a time where they are in memory."""
+BLOCK = 8  # batches that Lightning gets at a time where they are in memory
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:

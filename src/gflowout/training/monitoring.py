@@ -13,15 +13,10 @@ from gflowout.core.method import Losses
 from gflowout.core.sites import Site
 
 PARTS = ("total", "nll", "tb", "prior")
-EVERY = 10
-"""Steps from one closer look to the next."""
-GROWTH = 10.0
-"""A trajectory-balance loss of so many times its least value is reported,"""
-IN_A_ROW = 3
-"""if it has grown in so many epochs in a row."""
-COLLAPSE = 0.01
-"""Keep rates this near to 0 or 1 leave nothing to draw."""
-
+EVERY = 10  # steps from one closer look to the next
+GROWTH = 10.0  # a trajectory-balance loss of so many times its least value is reported,
+IN_A_ROW = 3  # if it has grown in so many epochs in a row
+COLLAPSE = 0.01  # keep rates this near to 0 or 1 leave nothing to draw
 ADVICE = (
     "Lower lr and generator_lr, set clip (gradient norm, 1.0 is a start), lower beta, or look for "
     "odd values in the data"
@@ -51,14 +46,7 @@ class DivergedError(RuntimeError):
 
 
 def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Warnings after the last epoch of a history, by a short name of what they are about.
-
-    Examples:
-        >>> list(alarms([{"train/tb": tb} for tb in (1.0, 2.0, 8.0, 16.0)]))
-        ['tb']
-        >>> alarms([{"train/tb": tb} for tb in (8.0, 4.0, 2.0, 2.1)])
-        {}
-    """
+    """Warnings after the last epoch of a history, by a short name of what they are about."""
     warnings: dict[str, str] = {}
     balance = [numbers["train/tb"] for numbers in history if "train/tb" in numbers]
     recent = balance[-IN_A_ROW - 1 :]

@@ -14,9 +14,6 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.model import MaskedModel
 
-OPTIMISERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "cosine", "milestones")
-PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed")
 _BACKBONE = ("backbone", "likelihood")
 
 
@@ -109,21 +106,15 @@ class FitOptions:
         if self.patience is not None:
             checks.integer("patience", self.patience, low=1)
         for name in ("optimizer", "generator_optimizer"):
-            checks.choice(name, getattr(self, name), OPTIMISERS)
-        checks.choice("schedule", self.schedule, SCHEDULES)
-        checks.choice("precision", self.precision, PRECISIONS)
+            checks.choice(name, getattr(self, name), ("adam", "adamw", "sgd"))
+        checks.choice("schedule", self.schedule, ("constant", "cosine", "milestones"))
+        checks.choice("precision", self.precision, ("auto", "32-true", "64-true", "bf16-mixed"))
 
 
 def rate_factor(options: FitOptions, epoch: int) -> float:
     """What the learning rates of an epoch, counted from 0, are multiplied with.
 
     A pure function of the epoch, so that a resumed run needs no state for it.
-
-    Examples:
-        >>> [rate_factor(FitOptions(epochs=4, schedule="milestones"), epoch) for epoch in range(4)]
-        [1.0, 1.0, 0.1, 0.010...]
-        >>> rate_factor(FitOptions(epochs=4, schedule="cosine"), 2)
-        0.5...
     """
     factor = 1.0
     if epoch < options.warmup:
