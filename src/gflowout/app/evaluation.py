@@ -140,10 +140,6 @@ def evaluate(
         ``accuracy``, ``nll``, ``brier``, ``ece`` (two classes: ``auroc``, ``aupr``); ``rmse``,
         ``mae``, ``nll``, ``coverage90`` for numbers; the same after ``rotated/`` and, for instance,
         ``snow-3/``; and ``notmnist/entropy/auroc`` and so on for data that are unlike the part.
-
-    Raises:
-        ConfigError: If something is asked for that the data do not have.
-        DataError: If data are missing or damaged.
     """
     target = problem.target
     if (rotate or corrupt) and not isinstance(problem.inputs, Images):

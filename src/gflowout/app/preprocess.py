@@ -152,6 +152,28 @@ class Target:
     mean: float = 0.0
     std: float = 1.0
 
+    @classmethod
+    def fit(cls, likelihood: str, name: str, labels: pd.Series[Any]) -> Target:
+        """Learn the classes, or the mean and scale of numbers."""
+        if likelihood == "gaussian":
+            mean, std = _mean_and_scale(_label_numbers(name, labels))
+            return cls(likelihood, name, mean=mean, std=std)
+        return cls(likelihood, name, sorted_levels(labels.tolist()))
+
+    def encode(self, labels: pd.Series[Any]) -> Tensor:
+        """Labels as the likelihood takes them: classes by number, numbers standardised."""
+        if self.likelihood == "gaussian":
+            numbers = _label_numbers(self.name, labels)
+            return torch.from_numpy((numbers - self.mean) / self.std).float()
+        codes = {name: code for code, name in enumerate(self.classes)}
+        names = [level(value) for value in labels.tolist()]
+        unknown = next((name for name in names if name not in codes), None)
+        if unknown is not None:
+            listed = ", ".join(self.classes[:12]) + (", ..." if len(codes) > 12 else "")
+            raise DataError(f"the label {unknown!r} is none of the classes of the model: {listed}")
+        encoded = torch.tensor([codes[name] for name in names])
+        return encoded.float() if self.likelihood == "binary" else encoded
+
     @property
     def outputs(self) -> int:
         """Numbers that the network gives."""
@@ -232,14 +254,11 @@ def _learn(values: pd.Series[Any], categorical: bool) -> Column:
     if not len(present):
         raise DataError(f"column {name!r} has no value in the training rows: add it to data.drop")
     if pd.api.types.is_numeric_dtype(values) and not categorical:
-        numbers = _numbers(name, present)
-        std = float(numbers.std())
-        return Column(name, float(numbers.mean()), std if std > 0 else 1.0, missing=missing)
+        return Column(name, *_mean_and_scale(_numbers(name, present)), missing=missing)
     nameable = all(isinstance(v, str | bool | int | float | np.generic) for v in present[:100])
     if pd.api.types.is_datetime64_any_dtype(values) or not nameable:
         raise DataError(
-            f"column {name!r} holds {values.dtype}, which is neither a number nor a name: make "
-            "numbers of it, or add it to data.drop"
+            f"column {name!r} is {values.dtype}, neither a number nor a name: add it to data.drop"
         )
     levels = sorted_levels(present.tolist())
     if len(levels) > MOST_LEVELS:
@@ -248,6 +267,22 @@ def _learn(values: pd.Series[Any], categorical: bool) -> Column:
             f"than {MOST_LEVELS}: is it an identifier? Add it to data.drop"
         )
     return Column(name, levels=levels, missing=missing)
+
+
+def _label_numbers(name: str, labels: pd.Series[Any]) -> NDArray[np.float64]:
+    try:
+        numbers: NDArray[np.float64] = labels.to_numpy(dtype="float64")
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the labels {name!r} must be numbers") from error
+    if not np.isfinite(numbers).all():
+        raise DataError(f"the labels {name!r} hold infinity")
+    return numbers
+
+
+def _mean_and_scale(numbers: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation, which is 1 for numbers that never vary."""
+    std = float(numbers.std())
+    return float(numbers.mean()), std if std > 0 else 1.0
 
 
 def _numbers(name: str, values: pd.Series[Any]) -> NDArray[np.float64]:

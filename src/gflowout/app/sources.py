@@ -14,16 +14,7 @@ from torch import Tensor
 
 from gflowout.app import files
 from gflowout.app.config import CLINICAL, ConfigError, DataConfig
-from gflowout.app.preprocess import (
-    Images,
-    Problem,
-    Remarks,
-    Table,
-    Target,
-    level,
-    lists_to_tuples,
-    sorted_levels,
-)
+from gflowout.app.preprocess import Images, Problem, Remarks, Table, Target, lists_to_tuples
 from gflowout.data import clinical, shifts
 from gflowout.data.batches import Batches
 from gflowout.data.errors import DataError
@@ -137,7 +128,7 @@ def labelled(problem: Problem, path: Path) -> tuple[Part, list[str]]:
         x, labels, notes = _with_labels(x, labels, target.name)
         if not len(labels):
             raise DataError(f"has no label in {target.name!r}")
-        return Part(x, _encode_labels(target, labels)), [*inputs.notes(), *notes]
+        return Part(x, target.encode(labels)), [*inputs.notes(), *notes]
 
 
 def _split_rows(
@@ -252,16 +243,13 @@ def _examples(
     if len(labels) < 10:
         raise DataError(f"has {len(labels)} examples with a label; 10 are the least")
     likelihood = _likelihood(data.likelihood, name, labels)
-    classes = () if likelihood == "gaussian" else sorted_levels(labels.tolist())
-    target = Target(likelihood, name, classes)
-    stratify = _encode_labels(target, labels).long() if classes else None
+    target = Target.fit(likelihood, name, labels)
+    stratify = target.encode(labels).long() if target.classes else None
     splits = _split_rows(len(labels), data, seed, stratify, data.test)
     places = [part for part in splits if len(part)]
-    if not classes:
-        numbers = labels.to_numpy(dtype="float64")[places[0].numpy()]
-        std = float(numbers.std())
-        target = replace(target, mean=float(numbers.mean()), std=std if std > 0 else 1.0)
-    y = _encode_labels(target, labels)
+    if not target.classes:
+        target = Target.fit(likelihood, name, labels.iloc[places[0].numpy()])
+    y = target.encode(labels)
     learned: Images | Table
     if isinstance(inputs, Tensor):
         x = [inputs[part] for part in places]
@@ -300,26 +288,6 @@ def _with_labels(
         return x, labels, []
     rows = torch.from_numpy(present.copy()) if isinstance(x, Tensor) else present
     return x[rows], labels[present], [f"{(~present).sum():,} rows without {name!r} left out"]
-
-
-def _encode_labels(target: Target, labels: pd.Series[Any]) -> Tensor:
-    """Labels as the likelihood takes them: classes by number, numbers standardised."""
-    if target.likelihood == "gaussian":
-        try:
-            numbers = torch.from_numpy(labels.to_numpy(dtype="float64", copy=True))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"the labels {target.name!r} must be numbers") from error
-        if not bool(numbers.isfinite().all()):
-            raise DataError(f"the labels {target.name!r} hold infinity")
-        return ((numbers - target.mean) / target.std).float()
-    codes = {name: code for code, name in enumerate(target.classes)}
-    names = [level(value) for value in labels.tolist()]
-    unknown = next((name for name in names if name not in codes), None)
-    if unknown is not None:
-        listed = ", ".join(target.classes[:12]) + (", ..." if len(codes) > 12 else "")
-        raise DataError(f"the label {unknown!r} is none of the classes of the model: {listed}")
-    encoded = torch.tensor([codes[name] for name in names])
-    return encoded.float() if target.likelihood == "binary" else encoded
 
 
 def _likelihood(wanted: str, name: str, labels: pd.Series[Any]) -> str:

@@ -18,6 +18,7 @@ import torch
 from gflowout.core import atomic_io
 from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
+from gflowout.training.options import FitOptions
 
 RUN = "run.json"  # what the run of a folder was begun with
 HISTORY = "gflowout_history"  # key of a checkpoint with the numbers of every epoch
@@ -103,9 +104,10 @@ def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def identity(model: MaskedModel, train: Any, valid: Any) -> dict[str, Any]:
-    """What tells this run from another in the same folder, beside the options."""
+def identity(model: MaskedModel, options: FitOptions, train: Any, valid: Any) -> dict[str, Any]:
+    """What tells this run from another in the same folder."""
     return {
+        "options": dataclasses.asdict(options),
         "method": {"name": model.method.name, **dataclasses.asdict(model.method.options)},
         "sites": {site.name: site.units for site in model.sites},
         "train": _fingerprint(train),

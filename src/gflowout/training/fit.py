@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import signal
 import tempfile
@@ -145,8 +144,7 @@ def fit(
     with directory as name, _modes_restored(model):
         place = Path(name)
         saved = place / "checkpoints"
-        run = {"options": dataclasses.asdict(options)}
-        run |= checkpoints.identity(model, train, valid)
+        run = checkpoints.identity(model, options, train, valid)
         start = checkpoints.prepare(place, saved, run, resume)
         if start is None or _ended(options, checkpoints.history(start)) is None:
             with _quiet(), _interruptible():
