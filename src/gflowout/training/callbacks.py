@@ -41,12 +41,17 @@ class AtomicIO(TorchCheckpointIO):
         return checkpoints.read(Path(path), map_location or "cpu")
 
 
-class KeepBest(Checkpoint):
-    """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run."""
+class EpochEnd(Checkpoint):
+    """After each epoch: a checkpoint, ``metrics.csv``, warnings, and the end of the run if due."""
 
     def __init__(self, folder: Path, options: FitOptions) -> None:
         super().__init__()
         self.folder, self.options = folder, options
+        self.reported: set[str] = set()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop epochs from the table that a resumed run will do again."""
+        self._report(trainer, _history(pl_module))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save; drop what is neither last nor among the best; stop if it is time."""
@@ -56,42 +61,25 @@ class KeepBest(Checkpoint):
                 f"{odd[0]} and {len(odd) - 1} other parameters are not finite after epoch "
                 f"{trainer.current_epoch}. {ADVICE}"
             )
-        trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
-        by_epoch = checkpoints.scores(_history(pl_module))
+        saved = self.folder / "checkpoints"
+        trainer.save_checkpoint(checkpoints.path_of(saved, trainer.current_epoch))
+        history = _history(pl_module)
+        scores = checkpoints.scores(history)
         if trainer.is_global_zero:
-            checkpoints.prune(self.folder, by_epoch, self.options.keep)
-        if ended(self.options, list(by_epoch.values())) is not None:
+            checkpoints.prune(saved, scores, self.options.keep)
+        self._report(trainer, history)
+        if ended(self.options, list(scores.values())) is not None:
             trainer.should_stop = True
 
-
-class EpochReport(Callback):
-    """Writes the numbers of all epochs to ``metrics.csv``, and warns once of each thing wrong.
-
-    The numbers of an epoch are complete when the next one starts.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "metrics.csv"
-        self.reported: set[str] = set()
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop epochs from the table that a resumed run will do again."""
-        history = _history(pl_module)
-        if trainer.is_global_zero and history:
-            write_text(self.path, as_csv(history))
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epochs that are over."""
-        self.on_fit_start(trainer, pl_module)
-        history = _history(pl_module)
+    def _report(self, trainer: Trainer, history: History) -> None:
+        """Write the numbers of all epochs, and warn once of each thing that goes wrong."""
+        if not trainer.is_global_zero or not history:
+            return
+        write_text(self.folder / "metrics.csv", as_csv(history))
         for name, message in alarms(history).items():
-            if trainer.is_global_zero and name not in self.reported:
+            if name not in self.reported:
                 self.reported.add(name)
                 warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the last epoch, too."""
-        self.on_train_epoch_start(trainer, pl_module)
 
 
 class Progress(Callback):

@@ -201,10 +201,9 @@ def _trainer(
 ) -> Any:
     from lightning.pytorch import Trainer
 
-    from gflowout.training.callbacks import AtomicIO, EpochReport, KeepBest, Progress
+    from gflowout.training.callbacks import AtomicIO, EpochEnd, Progress
 
     options = lit.options
-    own = [KeepBest(folder / "checkpoints", options), EpochReport(folder)]
     return Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
@@ -214,7 +213,7 @@ def _trainer(
         max_epochs=options.epochs,
         limit_val_batches=None if data.valid is not None else 0,
         logger=_loggers(loggers, folder),
-        callbacks=[*own, *([Progress()] if progress else []), *callbacks],
+        callbacks=[EpochEnd(folder, options), *([Progress()] if progress else []), *callbacks],
         plugins=[AtomicIO()],
         default_root_dir=folder,
         enable_progress_bar=False,
