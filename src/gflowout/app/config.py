@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gflowout.app import yamls
 from gflowout.app.yamls import ConfigError as ConfigError
@@ -87,7 +87,6 @@ class Config(_Section):
         object.__setattr__(self, "fit", dataclasses.replace(self.fit, seed=self.seed))
 
 
-_ADAPTER = TypeAdapter(Config)
 _SECTIONS: dict[str, Sequence[str]] = {
     "data": list(DataConfig.model_fields),
     "backbone": list(BackboneConfig.model_fields),
@@ -147,7 +146,7 @@ def build(raw: Mapping[str, Any]) -> Config:
     config = None
     try:
         # As JSON, where lists may become tuples although nothing else is converted.
-        config = _ADAPTER.validate_json(json.dumps(accepted), strict=True)
+        config = Config.model_validate_json(json.dumps(accepted), strict=True)
     except ValidationError as error:
         problems += [_error_line(dict(details)) for details in error.errors()]
     except TypeError as error:

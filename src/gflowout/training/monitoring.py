@@ -136,9 +136,5 @@ def _log_quantities(sums: Sequence[float]) -> dict[str, float]:
     correlation = math.nan
     if min(spread_q, spread_r) > rounding:
         correlation = (qr - q * r / count) / math.sqrt(spread_q * spread_r)
-    return {
-        "log_q": q / count,
-        "log_reward": r / count,
-        "log_z": z / count,
-        "correlation": correlation,
-    }
+    means = {"log_q": q / count, "log_reward": r / count, "log_z": z / count}
+    return {**means, "correlation": correlation}
