@@ -154,8 +154,8 @@ def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, li
         if data_dir is not None:
             section = section.model_copy(update={"directory": str(data_dir)})
         task = sources.load(section, trained.config.seed)
-    changed = [n for n in task.splits if task.fingerprints[n] != trained.fingerprints.get(n)]
-    return task, changed
+    now, before = task.fingerprints, trained.fingerprints
+    return task, [name for name in now if now[name] != before.get(name)]
 
 
 def evaluate(

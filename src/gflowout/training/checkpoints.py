@@ -58,13 +58,10 @@ def last(folder: Path) -> Path | None:
     for _, path in sorted(epochs(folder).items(), reverse=True):
         try:
             read(path)
+            return path
         except Exception as error:  # a damaged file can raise nearly anything
-            warnings.warn(
-                f"{path}: cannot be read ({type(error).__name__}); going on from an earlier epoch",
-                stacklevel=2,
-            )
-            continue
-        return path
+            message = f"{path}: cannot be read ({type(error).__name__})"
+            warnings.warn(f"{message}; going on from an earlier epoch", stacklevel=2)
     return None
 
 
@@ -80,7 +77,7 @@ def epoch_of(path: Path) -> int:
 
 
 def path_of(folder: Path, epoch: int) -> Path:
-    """Where the checkpoint of an epoch lies."""
+    """Path of the checkpoint of an epoch."""
     return folder / f"epoch-{epoch:05d}.ckpt"
 
 

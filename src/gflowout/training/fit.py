@@ -95,9 +95,7 @@ def fit(
             make a resumed run equal to an undisturbed one.
         valid: Validation batches, for the best epoch and early stopping.
         options: How to train; defaults if ``None``.
-        folder: For checkpoints, ``metrics.csv`` and logs. Another call with the same folder goes on
-            from its last complete checkpoint and ends in the same weights as a run that was never
-            stopped. Without one, a run cannot be resumed.
+        folder: For checkpoints, ``metrics.csv`` and logs. Without one, a run cannot be resumed.
         resume: Go on from the folder's last checkpoint, if it is of the same run: the same
             options, method, sites and data, as far as the first batch of a ``Batches`` and numbers
             of batches tell. ``False`` starts anew, deleting them.
@@ -136,12 +134,7 @@ def fit(
     began = time.monotonic()
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
     data = modules.MaskedDataModule(train, valid)
-    directory: AbstractContextManager[str | Path] = (
-        tempfile.TemporaryDirectory(prefix="gflowout-fit-")
-        if folder is None
-        else nullcontext(folder)
-    )
-    with directory as name, _modes_restored(model):
+    with _directory(folder) as name, _modes_restored(model):
         place = Path(name)
         saved = place / "checkpoints"
         run = checkpoints.identity(model, options, train, valid)
@@ -232,6 +225,11 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     if isinstance(loggers, str):
         raise ValueError(f'loggers must be "tensorboard" or Lightning loggers, got {loggers!r}')
     return list(loggers) or False
+
+
+def _directory(folder: str | Path | None) -> AbstractContextManager[str | Path]:
+    temporary = tempfile.TemporaryDirectory
+    return temporary(prefix="gflowout-fit-") if folder is None else nullcontext(folder)
 
 
 def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:

@@ -25,9 +25,8 @@ from gflowout.training.checkpoints import HISTORY
 from gflowout.training.monitoring import ADVICE, EVERY, DivergedError, EpochStatistics
 from gflowout.training.options import FitOptions, optimisers, rate_factor
 
+# Turns a batch into positional arguments, keyword arguments and labels.
 Unpack = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], Tensor]]
-"""Turns a batch into positional arguments, keyword arguments and labels."""
-
 BLOCK = 8  # batches that Lightning gets at a time where they are in memory
 
 
@@ -44,15 +43,12 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         for key in ("y", "labels"):
             if key in batch:
                 return (), {name: value for name, value in batch.items() if name != key}, batch[key]
-        raise ValueError(
-            f"a batch that is a mapping must have 'y' or 'labels', got {', '.join(map(str, batch))}"
-            "; give unpack= for other names"
-        )
-    if isinstance(batch, tuple | list) and len(batch) >= 2:
+    elif isinstance(batch, tuple | list) and len(batch) >= 2:
         return tuple(batch[:-1]), {}, batch[-1]
+    keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
     raise ValueError(
-        "a batch must be (input, ..., labels) or a mapping with 'labels', got "
-        f"{type(batch).__name__}; give unpack= for another form"
+        "a batch must be (input, ..., labels) or a mapping with 'y' or 'labels', got "
+        f"{type(batch).__name__}{keys}; give unpack= for another form"
     )
 
 
