@@ -13,7 +13,7 @@ from data_files import write_cifar10
 from PIL import Image
 from pipeline_files import patients, write_digits, write_pictures
 
-from gflowout.app import files, sources, tasks
+from gflowout.app import files, sources
 from gflowout.app.config import ConfigError, read
 from gflowout.app.evaluation import fitted
 from gflowout.app.preprocess import Column, Images, Problem, Remarks, Table, Target
@@ -21,7 +21,7 @@ from gflowout.data.errors import DataError
 from gflowout.data.images import load_images
 
 
-def load(*overrides: str, seed: int = 0) -> tasks.Task:
+def load(*overrides: str, seed: int = 0) -> sources.Task:
     return sources.load(read(None, overrides).data, seed)
 
 
@@ -51,7 +51,7 @@ class TestTable:
         remarks = Remarks()
         assert table.encode(other, remarks).tolist() == [[3, 0, 0], [0, 1, 0], [0, 0, 0]]
         assert remarks == Remarks({"more"}, {"k": 1}, {"a": 1, "k": 1})
-        assert remarks.lines() == [
+        assert remarks.lines(2) == [
             "columns that the model does not take: more",
             "column 'k': 1 values that training has not seen",
             "column 'a': 1 missing values, of which training had none",

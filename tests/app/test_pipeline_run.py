@@ -165,7 +165,7 @@ class TestTrain:
 
         def free() -> bool:
             try:
-                with run._alone(tmp_path):
+                with run._lock(tmp_path):
                     return True
             except BusyError:
                 return False

@@ -12,7 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from gflowout.app import sources, tasks
+from gflowout.app import sources
 from gflowout.app.config import DataConfig
 from gflowout.data import clinical as data
 from gflowout.data import store
@@ -181,10 +181,10 @@ def test_trials_do_not_look_at_test_patients(
     assert not any(name.startswith(("test", "chosen", "share", "half", "risk")) for name in names)
     real = sources.load
 
-    def spoiled(section: DataConfig, seed: int) -> tasks.Task:
+    def spoiled(section: DataConfig, seed: int) -> sources.Task:
         task = real(section, seed)
         assert task.test is not None
-        part = tasks.Part(torch.full_like(task.test.x, math.nan), 1 - task.test.y)
+        part = sources.Part(torch.full_like(task.test.x, math.nan), 1 - task.test.y)
         return dataclasses.replace(task, test=part)
 
     monkeypatch.setattr(sources, "load", spoiled)

@@ -13,7 +13,7 @@ from studies_images_files import link
 from gflowout.app import evaluation as scores
 from gflowout.app import sources
 from gflowout.app.config import from_flat
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core.ensemble import Ensemble
 from gflowout.data import corruptions, overlays, shifts, store
 from gflowout.data.images import ImageSet, load_images

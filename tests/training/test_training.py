@@ -237,7 +237,7 @@ def test_batches_may_be_mappings_or_come_from_a_loader() -> None:
 
 def test_a_batch_of_another_form_is_an_error_or_unpacked() -> None:
     x, y = problem()
-    with pytest.raises(ValueError, match="must have 'y' or 'labels', got x, target"):
+    with pytest.raises(ValueError, match="with 'y' or 'labels', got dict with x, target"):
         fit(wrapped(), [{"x": x, "target": y}], progress=False)
     with pytest.raises(ValueError, match=r"must be \(input, \.\.\., labels\).*got Tensor"):
         fit(wrapped(), [x], progress=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from gflowout.app.config import BackboneConfig, Config, ConfigError
 from gflowout.app.preprocess import Images, Problem, lists_to_tuples
-from gflowout.app.tasks import Task
+from gflowout.app.sources import Task
 from gflowout.backbones import MLP, ResNet18
 from gflowout.core.memory_format import to_fastest_format
 from gflowout.core.model import MaskedModel
@@ -35,11 +36,7 @@ def backbone_name(config: BackboneConfig, problem: Problem) -> str:
 
 
 def backbone(config: BackboneConfig, problem: Problem) -> MLP | ResNet18:
-    """A network with random weights of the global random state.
-
-    Raises:
-        ConfigError: If it does not fit the data.
-    """
+    """A network with random weights of the global random state."""
     shape, outputs = problem.shape, problem.target.outputs
     if backbone_name(config, problem) == "mlp":
         return MLP((int(torch.Size(shape).numel()), *config.hidden, outputs))
@@ -57,11 +54,11 @@ def example(task: Task) -> Tensor:
 
 
 def model(config: Config, problem: Problem, example: Tensor) -> MaskedModel:
-    """The wrapped model of a configuration; weights follow from its seed alone.
-
-    Raises:
-        ConfigError: If sites or options do not fit the network.
-    """
+    """The wrapped model of a configuration; weights follow from its seed alone."""
+    options = lists_to_tuples(config.method.options)
+    fields = dataclasses.fields(METHODS[config.method.name].Options)
+    if any(field.name == "train_size" for field in fields):
+        options.setdefault("train_size", problem.train_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = backbone(config.backbone, problem)
@@ -74,36 +71,20 @@ def model(config: Config, problem: Problem, example: Tensor) -> MaskedModel:
                 likelihood=problem.target.build(),
                 example=(example,),
                 preset=config.method.preset,
-                **_method_options(config, problem),
+                **options,
             )
         except (TypeError, ValueError) as error:
             raise ConfigError([f"the method cannot be put on the backbone: {error}"]) from error
 
 
-def _method_options(config: Config, problem: Problem) -> dict[str, Any]:
-    """Options of the method, with the number of training examples where it takes that."""
-    options = dict(config.method.options)
-    fields = dataclasses.fields(METHODS[config.method.name].Options)
-    if any(field.name == "train_size" for field in fields):
-        options.setdefault("train_size", problem.train_size)
-    return lists_to_tuples(options)
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do and cost.
-
-    Attributes:
-        lines: What will be done: a word, and what it is.
-        step: Seconds of one training step.
-        epoch: Seconds of one epoch with its validation.
-        total: Seconds of all epochs, without early stopping.
-    """
+    """What a run would do, as pairs of a word and a text, and the seconds that it would take."""
 
     lines: list[tuple[str, str]]
     step: float
-    epoch: float
-    total: float
+    epoch: float  # with its validation
+    total: float  # without early stopping
 
 
 def plan(config: Config, task: Task) -> Plan:
@@ -164,5 +145,4 @@ def _median_seconds(action: Callable[[], object]) -> float:
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
-    times = times[1:] or times  # the first one warms up
-    return sorted(times)[len(times) // 2]
+    return statistics.median(times[1:] or times)  # the first one warms up

@@ -1,7 +1,4 @@
-"""Predictions of a model as named tensors, and their scores on its own, shifted and other data.
-
-The one way from a model to numbers: evaluation and prediction on files both use :func:`collect`.
-"""
+"""Predictions of a model as named tensors, and their scores on its own, shifted and other data."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from torch.nn import functional as F
 from gflowout.app import files
 from gflowout.app.config import ConfigError, is_file
 from gflowout.app.preprocess import Images, Problem, Target
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core import checks, metrics
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
@@ -26,9 +23,7 @@ from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.images import IMAGE_SETS, load_images
 
 UNCERTAINTIES = ("dempster_shafer", "entropy", "mutual_information")
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 BATCH = 500
-_GREY = (0.299, 0.587, 0.114)
 
 Answers = dict[str, Tensor]
 Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...]]]
@@ -37,10 +32,7 @@ Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...
 def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> Answers:
     """What a prediction says, by name, in the units of the data.
 
-    Returns:
-        Classes: ``probabilities`` [batch, classes], ``confidence``, ``entropy``,
-        ``mutual_information``, ``dempster_shafer``. Numbers: ``mean``, ``std``, ``aleatoric_std``,
-        ``epistemic_std`` and quantiles. All but the first are [batch].
+    All are [batch], except for ``probabilities`` [batch, classes].
     """
     if target.likelihood == "gaussian":
         shift, scale = target.mean, target.std
@@ -49,8 +41,9 @@ def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> A
             "std": pred.variance().sqrt() * scale,
             "aleatoric_std": pred.aleatoric_variance().sqrt() * scale,
             "epistemic_std": pred.epistemic_variance().sqrt() * scale,
-            **{name: pred.quantile(p) * scale + shift for name, p in QUANTILES.items()},
         }
+        for name, probability in (("q05", 0.05), ("q50", 0.5), ("q95", 0.95)):
+            numbers[name] = pred.quantile(probability) * scale + shift
         return {name: value.flatten() for name, value in numbers.items()}
     probabilities = pred.mean
     if target.likelihood == "binary":
@@ -147,10 +140,6 @@ def evaluate(
         ``accuracy``, ``nll``, ``brier``, ``ece`` (two classes: ``auroc``, ``aupr``); ``rmse``,
         ``mae``, ``nll``, ``coverage90`` for numbers; the same after ``rotated/`` and, for instance,
         ``snow-3/``; and ``notmnist/entropy/auroc`` and so on for data that are unlike the part.
-
-    Raises:
-        ConfigError: If something is asked for that the data do not have.
-        DataError: If data are missing or damaged.
     """
     target = problem.target
     if (rotate or corrupt) and not isinstance(problem.inputs, Images):
@@ -165,9 +154,7 @@ def evaluate(
     others = {other: other_data(problem, other, data_dir) for other in ood}
     answers = answers_for(name, part)
     scores = measure(target, answers)
-    shifted: dict[str, Tensor] = {}
-    if rotate:
-        shifted["rotated"] = shifts.rotate(part.x, seed=seed)
+    shifted = {"rotated": shifts.rotate(part.x, seed=seed)} if rotate else {}
     for kind, severity in corrupt:
         frost = overlays.load_overlays(data_dir) if kind == "frost" else None
         images = corruptions.corrupt(part.x, kind, severity, seed=seed, overlays=frost)
@@ -204,7 +191,7 @@ def fitted(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if images.shape[1] == 1 and channels == 3:
         images = images.expand(-1, 3, -1, -1)
     elif images.shape[1] == 3 and channels == 1:
-        weights = torch.tensor(_GREY).view(3, 1, 1)
+        weights = torch.tensor((0.299, 0.587, 0.114)).view(3, 1, 1)  # ITU-R 601 luma
         images = (images.float() * weights).sum(1, keepdim=True).round().byte()
     if images.shape[2:] != (height, width):
         resized = F.interpolate(

@@ -1,7 +1,4 @@
-"""Read the user's own files (CSV, Parquet, NPZ, images), also as the inputs of a trained model.
-
-Every problem is a :class:`~gflowout.data.errors.DataError` that starts with the path.
-"""
+"""Read the user's own files (CSV, Parquet, NPZ, images), also as the inputs of a trained model."""
 
 from __future__ import annotations
 
@@ -9,24 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gflowout.app.preprocess import Images, Problem, Remarks
+from gflowout.app.preprocess import Images, Problem, Remarks, Table
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 TABLES = (".csv", ".parquet")
-CHUNK = 1000
-"""Examples that are read and predicted at once."""
+CHUNK = 1000  # examples that are read and predicted at once
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 
@@ -53,14 +47,13 @@ def error_context(path: Path) -> Iterator[None]:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file."""
     path = existing(path)
+    parquet = path.suffix.lower() == ".parquet"
+    if parquet:
+        require("pyarrow", extra="studies", purpose="reading Parquet")
     try:
-        if path.suffix.lower() == ".parquet":
-            require("pyarrow", extra="studies", purpose="reading Parquet")
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, low_memory=False)
+        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, low_memory=False)
     except (ValueError, OSError, pd.errors.ParserError) as error:
-        kind = "Parquet" if path.suffix.lower() == ".parquet" else "CSV with a header"
+        kind = "Parquet" if parquet else "CSV with a header"
         raise DataError(f"{path}: cannot be read as {kind} ({_first(error)})") from error
     frame.columns = frame.columns.map(str)
     twice = frame.columns[frame.columns.duplicated()]
@@ -122,14 +115,14 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     )
     names = {path.name.lower() for path in subfolders}
     if names and names <= _SPLITS:
+        listed = ", ".join(sorted(names))
         raise DataError(
-            f"{folder}: must hold one sub-folder per class, got {', '.join(sorted(names))}; name "
-            f"one of these, such as {subfolders[0]}"
+            f"{folder}: must hold classes, got {listed}; name one of these, such as {subfolders[0]}"
         )
     if len(subfolders) < 2:
         raise DataError(
             f"{folder}: must hold one sub-folder of images per class, two at least, got "
-            f"{len(subfolders)} sub-folders"
+            f"{len(subfolders)}"
         )
     return {path.name: find_images(path) for path in subfolders}
 
@@ -145,20 +138,20 @@ def channels_of(paths: Sequence[Path]) -> int:
 
 def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Tensor, int]:
     """Read images as uint8 [N, *shape], resized where needed; also tells how many were resized."""
-    pillow = _pillow()
+    pil_image, pil_ops = (_pillow(name) for name in ("Image", "ImageOps"))
     channels, height, width = shape
     result = torch.empty(len(paths), *shape, dtype=torch.uint8)
     resized = 0
     for place, path in enumerate(paths):
         with _opened(path) as stored:
-            image = pillow.ImageOps.exif_transpose(stored)
+            image = pil_ops.exif_transpose(stored)
             if image.mode in ("I", "I;16", "F"):  # 16 bits to 8
                 values = np.asarray(image, dtype="float64")
                 scale = 255 / 65535 if values.max() > 255 else 1.0
-                image = pillow.Image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
+                image = pil_image.fromarray((values * scale).round().clip(0, 255).astype("u1"))
             image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
-            image = image.resize((width, height), pillow.Image.Resampling.BILINEAR)
+            image = image.resize((width, height), pil_image.Resampling.BILINEAR)
             resized += 1
         values = np.array(image).reshape(height, width, channels)
         result[place] = torch.from_numpy(values).permute(2, 0, 1)
@@ -167,9 +160,8 @@ def read_images(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[Ten
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    pillow = _pillow()
     try:
-        with pillow.Image.open(path) as image:
+        with _pillow("Image").open(path) as image:
             yield image
     except FileNotFoundError as error:
         raise MissingDataError(f"{path}: no such file") from error
@@ -177,10 +169,8 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(f"{path}: cannot be read as an image ({_first(error)})") from error
 
 
-def _pillow() -> Any:
-    require("PIL.Image", extra="studies", purpose="reading images")
-    require("PIL.ImageOps", extra="studies", purpose="reading images")
-    return require("PIL", extra="studies", purpose="reading images")
+def _pillow(module: str) -> Any:
+    return require(f"PIL.{module}", extra="studies", purpose="reading images")
 
 
 def _first(error: Exception) -> str:
@@ -189,21 +179,12 @@ def _first(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a trained model that can be read piece by piece.
+    """Inputs of a trained model that are read in chunks, as they are stored."""
 
-    Attributes:
-        label: What tells examples apart: ``"row"`` or ``"file"``.
-        names: That of each example.
-        take: Reads the examples of a slice, as they are stored.
-        remarks: What is odd, complete when all have been read.
-        resized: Numbers of images that were resized, one for each slice that was read.
-    """
-
-    label: str
+    label: str  # of the names: "row" or "file"
     names: Sequence[Any]
     take: Callable[[slice], Tensor]
-    remarks: Remarks
-    resized: list[int]
+    remarks: Remarks  # complete when all inputs have been read
 
     def __len__(self) -> int:
         return len(self.names)
@@ -215,76 +196,59 @@ class Inputs:
 
     def notes(self) -> list[str]:
         """What a user should know, once all have been read."""
-        count = sum(self.resized)
-        more = [f"{count:,} of {len(self):,} images had another size and were resized"]
-        return self.remarks.lines() + (more if count else [])
+        return self.remarks.lines(len(self))
 
 
 def open_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
-    """Open files as inputs of a trained model, prepared exactly as in training.
-
-    Args:
-        problem: What the model takes.
-        paths: One CSV, Parquet or NPZ file; one folder of images; or image files.
-
-    Raises:
-        DataError: If they are not there, or are not what the model takes.
-    """
+    """Open a table, an NPZ file, a folder of images or image files, prepared as in training."""
     first = existing(paths[0])
     suffix = first.suffix.lower()
-    takes_images = isinstance(problem.inputs, Images)
     if first.is_dir() or suffix in PICTURES:
-        return _image_inputs(problem, [existing(path) for path in paths])
+        return _image_inputs(problem.inputs, [existing(path) for path in paths])
     if len(paths) > 1:
         raise DataError(f"{paths[1]}: only images can be given as several files")
-    if suffix in TABLES:
-        if takes_images:
-            raise DataError(f"{first}: the model takes images, this is a table")
-        return _table_inputs(problem, first, read_table(first))
-    if suffix != ".npz":
+    if suffix not in (*TABLES, ".npz"):
         raise DataError(f"{first}: must be CSV, Parquet, NPZ, a folder of images or an image")
-    x = inputs_of(first, read_arrays(first))
+    x = read_table(first) if suffix in TABLES else inputs_of(first, read_arrays(first))
+    takes_images = isinstance(problem.inputs, Images)
     if isinstance(x, pd.DataFrame):
-        if takes_images:
-            raise DataError(f"{first}: the model takes images as bytes, x is a table")
-        return _table_inputs(problem, first, x)
+        if isinstance(problem.inputs, Images):
+            raise DataError(f"{first}: the model takes images, this is a table")
+        return _table_inputs(problem.inputs, first, x)
     if not takes_images or x.shape[1:] != torch.Size(problem.shape):
         raise DataError(
             f"{first}: the model takes {'images' if takes_images else 'rows'} "
             f"{list(problem.shape)}, x has images {list(x.shape[1:])}"
         )
-    return Inputs("row", range(len(x)), lambda part: x[part], Remarks(), [])
+    return Inputs("row", range(len(x)), lambda part: x[part], Remarks())
 
 
-def _table_inputs(problem: Problem, path: Path, frame: pd.DataFrame) -> Inputs:
-    table, remarks = problem.inputs, Remarks()
-    assert not isinstance(table, Images)
+def _table_inputs(table: Table, path: Path, frame: pd.DataFrame) -> Inputs:
+    remarks = Remarks()
 
     def take(part: slice) -> Tensor:
         with error_context(path):
             return table.encode(frame.iloc[part], remarks)
 
-    take(slice(0, 1))  # a column that is missing shows at once
-    remarks.unknown.clear()
-    remarks.missing.clear()
-    return Inputs("row", range(len(frame)), take, remarks, [])
+    with error_context(path):
+        table.encode(frame.iloc[:1], Remarks())  # a column that is missing shows at once
+    return Inputs("row", range(len(frame)), take, remarks)
 
 
-def _image_inputs(problem: Problem, paths: Sequence[Path]) -> Inputs:
-    if not isinstance(problem.inputs, Images):
+def _image_inputs(takes: Images | Table, paths: Sequence[Path]) -> Inputs:
+    if not isinstance(takes, Images):
         raise DataError(f"{paths[0]}: the model takes a table, not images")
-    shape = problem.inputs.shape
     images: list[tuple[str, Path]] = []
     for path in paths:
         if path.is_dir():
             images += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
         else:
             images.append((str(path), path))
-    resized: list[int] = []
+    remarks = Remarks()
 
     def take(part: slice) -> Tensor:
-        tensors, count = read_images([path for _, path in images[part]], shape)
-        resized.append(count)
+        tensors, resized = read_images([path for _, path in images[part]], takes.shape)
+        remarks.resized += resized
         return tensors
 
-    return Inputs("file", [name for name, _ in images], take, Remarks(), resized)
+    return Inputs("file", [name for name, _ in images], take, remarks)

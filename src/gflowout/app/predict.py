@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,24 +79,17 @@ def write(frame: pd.DataFrame, path: Path) -> None:
         raise ValueError(f"{path}: must end in {', '.join(FORMATS)}")
 
     def save(stream: Any) -> None:
-        if suffix == ".npz":
-            _write_npz(frame, stream)
+        if suffix == ".csv":
+            stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
         elif suffix == ".parquet":
             require("pyarrow", extra="studies", purpose="writing Parquet")
-            buffer = io.BytesIO()
-            frame.to_parquet(buffer, index=False)
-            stream.write(buffer.getvalue())
-        else:
-            stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
+            stream.write(frame.to_parquet(index=False))
+        else:  # an array per column; numpy.savez has no room for a column named "file"
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, column in frame.items():
+                    numbers = column.dtype.kind in "biuf"
+                    values = np.asarray(column.to_numpy(dtype=None if numbers else str))
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        npy.write_array(member, values, allow_pickle=False)
 
     write_file(path, save)
-
-
-def _write_npz(frame: pd.DataFrame, stream: Any) -> None:
-    """An array per column; ``numpy.savez`` has no room for a column named ``file``."""
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, column in frame.items():
-            numbers = column.dtype.kind in "biuf"
-            values = np.asarray(column.to_numpy(dtype=None if numbers else str))
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                npy.write_array(member, values, allow_pickle=False)

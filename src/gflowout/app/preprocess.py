@@ -1,19 +1,17 @@
-"""What a trained model takes and gives, as plain values that are kept beside it.
-
-Inputs (images of one size, or the columns of a table) and the target (classes, or a number with its
-scale) are learned from training data once, and applied to all later data.
-"""
+"""What a trained model takes and gives, learned from training data and kept beside the model."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gflowout.core import checks
@@ -21,25 +19,15 @@ from gflowout.core.likelihoods import Binary, Categorical, Gaussian, Likelihood
 from gflowout.data.errors import DataError
 from gflowout.data.transforms import Normalize, Transform
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 FORMAT = 1
-MOST_LEVELS = 100
-"""Different values that a categorical column may have; more are taken for identifiers."""
+MOST_LEVELS = 100  # of a categorical column; one with more is taken for an identifier
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one size, shifted and scaled per channel.
+    """Images of one size, shifted and scaled per channel."""
 
-    Attributes:
-        shape: Channels, height, width.
-        mean: Of each channel.
-        std: Of each channel.
-    """
-
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # channels, height, width
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -59,61 +47,41 @@ class Images:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        name: Of the column.
-        mean: Of a number, over the training rows that have one.
-        std: Likewise; 1 where it never varies.
-        levels: Values of a categorical column: one input each. ``None`` for numbers.
-        missing: Whether missing values have an input of their own, as they do if there were some
-            in training.
-    """
+    """One column of a table: a number with its mean and scale in training, or a category."""
 
     name: str
     mean: float = 0.0
-    std: float = 1.0
-    levels: tuple[str, ...] | None = None
-    missing: bool = False
-
-    @property
-    def size(self) -> int:
-        """Inputs that the column becomes."""
-        return (1 if self.levels is None else len(self.levels)) + self.missing
+    std: float = 1.0  # also where the number never varies
+    levels: tuple[str, ...] | None = None  # of a category, one input each; None for a number
+    missing: bool = False  # whether missing values, seen in training, have an input of their own
 
 
 @dataclass
 class Remarks:
-    """What happened to values that training has not prepared for, counted.
+    """What happened to inputs that training has not prepared for, counted."""
 
-    Attributes:
-        ignored: Columns that the model does not take.
-        unknown: Values of each column that training has not seen; they become zeros.
-        missing: Missing values of columns that had none in training; they become the mean.
-    """
+    ignored: set[str] = field(default_factory=set)  # columns that the model does not take
+    unknown: Counter[str] = field(default_factory=Counter)  # values per column that become zeros
+    missing: Counter[str] = field(default_factory=Counter)  # values per column that become the mean
+    resized: int = 0  # images
 
-    ignored: set[str] = field(default_factory=set)
-    unknown: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, int] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """One sentence each."""
+    def lines(self, total: int) -> list[str]:
+        """One sentence each, of ``total`` examples."""
         ignored = f"columns that the model does not take: {', '.join(sorted(self.ignored))}"
+        resized = f"{self.resized:,} of {total:,} images had another size and were resized"
         unseen = "values that training has not seen"
         missing = "missing values, of which training had none"
         return [
             *([ignored] if self.ignored else []),
             *(f"column {name!r}: {count:,} {unseen}" for name, count in self.unknown.items()),
             *(f"column {name!r}: {count:,} {missing}" for name, count in self.missing.items()),
+            *([resized] if self.resized else []),
         ]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table: numbers standardised, categorical values one-hot.
-
-    Attributes:
-        columns: In the order of the inputs.
+    """The columns of a table in the order of the inputs: numbers standardised, categories one-hot.
 
     Examples:
         >>> frame = pd.DataFrame({"age": [20.0, 40.0, None], "unit": ["a", "b", "a"]})
@@ -127,18 +95,11 @@ class Table:
     """
 
     columns: tuple[Column, ...]
+    transform: ClassVar[None] = None  # an encoded table is what the network takes
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, categorical: Sequence[str] = ()) -> Table:
-        """Learn from training rows.
-
-        Args:
-            frame: Training rows, without the target.
-            categorical: Columns of numbers that are categorical.
-
-        Raises:
-            DataError: If a column is neither numeric nor categorical, or there is none.
-        """
+        """Learn from training rows without the target; ``categorical`` names columns of codes."""
         if not len(frame.columns):
             raise DataError("the table has no column besides the target")
         return cls(tuple(_learn(frame[name], name in categorical) for name in frame.columns))
@@ -163,23 +124,10 @@ class Table:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one example."""
-        return (sum(column.size for column in self.columns),)
-
-    @property
-    def transform(self) -> Transform | None:
-        """``None``: an encoded table is what the network takes."""
-        return None
+        return (len(self.names),)
 
     def encode(self, frame: pd.DataFrame, remarks: Remarks) -> Tensor:
-        """Turn rows into inputs, float32 [N, inputs].
-
-        Args:
-            frame: With all columns of the table, in any order.
-            remarks: What is odd is added here.
-
-        Raises:
-            DataError: If a column is missing, or holds text where numbers are expected.
-        """
+        """Turn rows with columns in any order into inputs, float32 [N, inputs]; add remarks."""
         names = [column.name for column in self.columns]
         ignored = {str(name) for name in frame.columns} - set(names)
         missing = [name for name in names if name not in frame.columns]
@@ -196,21 +144,35 @@ class Table:
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted.
+    """What is predicted: classes, or a number with its mean and scale in training."""
 
-    Attributes:
-        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``.
-        name: Of the label.
-        classes: Names of the classes; none for numbers.
-        mean: Of a number, in training.
-        std: Likewise.
-    """
-
-    likelihood: str
+    likelihood: str  # "categorical", "binary" or "gaussian"
     name: str = "label"
     classes: tuple[str, ...] = ()
     mean: float = 0.0
     std: float = 1.0
+
+    @classmethod
+    def fit(cls, likelihood: str, name: str, labels: pd.Series[Any]) -> Target:
+        """Learn the classes, or the mean and scale of numbers."""
+        if likelihood == "gaussian":
+            mean, std = _mean_and_scale(_label_numbers(name, labels))
+            return cls(likelihood, name, mean=mean, std=std)
+        return cls(likelihood, name, sorted_levels(labels.tolist()))
+
+    def encode(self, labels: pd.Series[Any]) -> Tensor:
+        """Labels as the likelihood takes them: classes by number, numbers standardised."""
+        if self.likelihood == "gaussian":
+            numbers = _label_numbers(self.name, labels)
+            return torch.from_numpy((numbers - self.mean) / self.std).float()
+        codes = {name: code for code, name in enumerate(self.classes)}
+        names = [level(value) for value in labels.tolist()]
+        unknown = next((name for name in names if name not in codes), None)
+        if unknown is not None:
+            listed = ", ".join(self.classes[:12]) + (", ..." if len(codes) > 12 else "")
+            raise DataError(f"the label {unknown!r} is none of the classes of the model: {listed}")
+        encoded = torch.tensor([codes[name] for name in names])
+        return encoded.float() if self.likelihood == "binary" else encoded
 
     @property
     def outputs(self) -> int:
@@ -226,14 +188,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a model's use needs beside its weights.
-
-    Attributes:
-        source: Name of the data.
-        inputs: What it takes.
-        target: What it gives.
-        train_size: Number of training examples.
-    """
+    """What a model takes and gives: all that its use needs beside its weights."""
 
     source: str
     inputs: Images | Table
@@ -252,16 +207,12 @@ class Problem:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Problem:
-        """The problem of :meth:`to_dict`.
-
-        Raises:
-            ValueError: If it is of another format.
-        """
+        """The problem of :meth:`to_dict`."""
         if values.get("format") != FORMAT:
             raise ValueError(f"format {values.get('format')!r} is not known here, only {FORMAT}")
         inputs: Images | Table
         if values["kind"] == "images":
-            inputs = Images(**{key: tuple(part) for key, part in values["inputs"].items()})
+            inputs = Images(**lists_to_tuples(values["inputs"]))
         else:
             columns = values["inputs"]["columns"]
             inputs = Table(tuple(Column(**lists_to_tuples(column)) for column in columns))
@@ -303,14 +254,11 @@ def _learn(values: pd.Series[Any], categorical: bool) -> Column:
     if not len(present):
         raise DataError(f"column {name!r} has no value in the training rows: add it to data.drop")
     if pd.api.types.is_numeric_dtype(values) and not categorical:
-        numbers = _numbers(name, present)
-        std = float(numbers.std())
-        return Column(name, float(numbers.mean()), std if std > 0 else 1.0, missing=missing)
+        return Column(name, *_mean_and_scale(_numbers(name, present)), missing=missing)
     nameable = all(isinstance(v, str | bool | int | float | np.generic) for v in present[:100])
     if pd.api.types.is_datetime64_any_dtype(values) or not nameable:
         raise DataError(
-            f"column {name!r} holds {values.dtype}, which is neither a number nor a name: make "
-            "numbers of it, or add it to data.drop"
+            f"column {name!r} is {values.dtype}, neither a number nor a name: add it to data.drop"
         )
     levels = sorted_levels(present.tolist())
     if len(levels) > MOST_LEVELS:
@@ -319,6 +267,22 @@ def _learn(values: pd.Series[Any], categorical: bool) -> Column:
             f"than {MOST_LEVELS}: is it an identifier? Add it to data.drop"
         )
     return Column(name, levels=levels, missing=missing)
+
+
+def _label_numbers(name: str, labels: pd.Series[Any]) -> NDArray[np.float64]:
+    try:
+        numbers: NDArray[np.float64] = labels.to_numpy(dtype="float64")
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the labels {name!r} must be numbers") from error
+    if not np.isfinite(numbers).all():
+        raise DataError(f"the labels {name!r} hold infinity")
+    return numbers
+
+
+def _mean_and_scale(numbers: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation, which is 1 for numbers that never vary."""
+    std = float(numbers.std())
+    return float(numbers.mean()), std if std > 0 else 1.0
 
 
 def _numbers(name: str, values: pd.Series[Any]) -> NDArray[np.float64]:
@@ -345,19 +309,16 @@ def _encoded(column: Column, values: pd.Series[Any], remarks: Remarks) -> NDArra
         numbers = (_numbers(column.name, values) - column.mean) / column.std
         block = np.where(absent, 0.0, numbers)[:, None]
     else:
-        places = {name: place for place, name in enumerate(column.levels)}
-        codes = np.array([places.get(level(value), -1) for value in values.tolist()], dtype="int64")
+        names = pd.Index([level(value) for value in values.tolist()], dtype="object")
+        codes = pd.Index(column.levels, dtype="object").get_indexer(names)
         codes[absent] = -1  # a level may be called "nan"
-        block = np.zeros((len(codes), len(places)))
-        rows = np.flatnonzero(codes >= 0)
-        block[rows, codes[rows]] = 1
-        unknown = int(((codes < 0) & ~absent).sum())
-        if unknown:
-            remarks.unknown[column.name] = remarks.unknown.get(column.name, 0) + unknown
+        block = (codes[:, None] == np.arange(len(column.levels))).astype("float64")
+        if unknown := int(((codes < 0) & ~absent).sum()):
+            remarks.unknown[column.name] += unknown
     if column.missing:
         return np.concatenate([block, absent[:, None].astype("float64")], 1)
     if absent.any():
-        remarks.missing[column.name] = remarks.missing.get(column.name, 0) + int(absent.sum())
+        remarks.missing[column.name] += int(absent.sum())
     return block
 
 

@@ -10,39 +10,32 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from gflowout.app import build, config, evaluation, sources, tasks
-from gflowout.app.build import example
+from gflowout.app import build, config, evaluation, sources
 from gflowout.app.config import Config, ConfigError
 from gflowout.app.preprocess import Problem
-from gflowout.app.tasks import Task
+from gflowout.app.sources import Task
 from gflowout.core import checks, serialization
 from gflowout.core.atomic_io import write_text
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.runs import locks, records
+from gflowout.runs import Context, Result, locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import surroundings
 from gflowout.training import FitResult, fit
 
-if TYPE_CHECKING:
-    from gflowout.runs import Context, Result
-
 CONFIG, PREPROCESS, MODEL, RECORD = (
     "config.yaml", "preprocess.json", "model.safetensors", "record.json"
 )  # fmt: skip
-VALID_BATCH = 500
-"""Examples in a batch of validation; the same for all runs, since masks depend on it."""
-_MAY_DIFFER = ("data.directory",)
-_WORK_OPTIONS = ("test", "samples")
+VALID_BATCH = 500  # the same for all runs, since the masks of validation depend on it
 
 Report = Callable[[int, int, str], None]
 
@@ -51,21 +44,14 @@ Report = Callable[[int, int, str], None]
 class Trained:
     """A trained model and all that is needed to use it.
 
-    Attributes:
-        config: What it was trained from.
-        problem: What it takes and gives.
-        model: Of the best epoch.
-        folder: Where all of it is.
-        fingerprints: Checksum of each part of the data it was trained on.
-        result: How training went; ``None`` for a model that was loaded.
-        task: The data; ``None`` for a model that was loaded, see :func:`data`.
+    Where it was loaded, there is no ``result`` of the training, and :func:`data` reads the task.
     """
 
     config: Config
     problem: Problem
-    model: MaskedModel
+    model: MaskedModel  # of the best epoch
     folder: Path
-    fingerprints: Mapping[str, str]
+    fingerprints: Mapping[str, str]  # checksum of each part of the data it was trained on
     result: FitResult | None = None
     task: Task | None = field(default=None, repr=False)
 
@@ -105,9 +91,9 @@ def train(
     if task is None:
         task = sources.load(config.data, config.seed)
     batches = task.training(config.data, config.seed)
-    model = build.model(config, task.problem, example(task))
+    model = build.model(config, task.problem, build.example(task))
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _lock(folder):
         if not resume:
             for name in (CONFIG, PREPROCESS, MODEL, RECORD):
                 (folder / name).unlink(missing_ok=True)
@@ -142,10 +128,8 @@ def load(folder: str | Path) -> Trained:
         raise MissingDataError(f"{folder}: no such folder; `gflowout train --out` makes one")
     lacking = [name for name in (CONFIG, PREPROCESS, MODEL) if not (folder / name).is_file()]
     if lacking == [MODEL]:
-        raise MissingDataError(
-            f"{folder}: training is not complete; go on with: gflowout train --config "
-            f"{folder / CONFIG} --out {folder}"
-        )
+        again = f"gflowout train --config {folder / CONFIG} --out {folder}"
+        raise MissingDataError(f"{folder}: training is not complete; go on with: {again}")
     if lacking:
         raise MissingDataError(f"{folder}: not the folder of a run, it misses {', '.join(lacking)}")
     try:
@@ -163,28 +147,19 @@ def load(folder: str | Path) -> Trained:
 
 
 def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, list[str]]:
-    """Read the data of a trained model again; also names the parts that have changed since.
-
-    Args:
-        trained: From :func:`train` or :func:`load`.
-        data_dir: Directory of all data sets, where it is another now.
-    """
+    """Read the data of a trained model again; also names the parts that have changed since."""
     task = trained.task
     if task is None:
         section = trained.config.data
         if data_dir is not None:
             section = section.model_copy(update={"directory": str(data_dir)})
         task = sources.load(section, trained.config.seed)
-    changed = [n for n in task.splits if task.fingerprints[n] != trained.fingerprints.get(n)]
-    return task, changed
+    now, before = task.fingerprints, trained.fingerprints
+    return task, [name for name in now if now[name] != before.get(name)]
 
 
 def evaluate(
-    trained: Trained,
-    *,
-    split: str = "test",
-    data_dir: str | Path | None = None,
-    **options: Any,
+    trained: Trained, *, split: str = "test", data_dir: str | Path | None = None, **options: Any
 ) -> dict[str, float]:
     """Scores of a trained model on a part of its own data.
 
@@ -194,7 +169,7 @@ def evaluate(
         data_dir: Directory of all data sets, where it is another now.
         **options: As in :func:`gflowout.app.evaluation.evaluate`.
     """
-    checks.choice("split", split, tasks.SPLITS)
+    checks.choice("split", split, sources.SPLITS)
     task, _ = data(trained, data_dir)
     directory = data_dir if data_dir is not None else trained.config.data.directory
     return evaluation.evaluate(
@@ -208,12 +183,9 @@ def work(run: Run, context: Context) -> Result:
     ``run.options`` is a flat configuration (see :func:`gflowout.app.config.flat`); what it
     leaves out of method, data source and seed is the run's own. ``"test": True`` adds scores on the
     test part, ``"samples"`` is the number of draws for all scores (20).
-
-    Returns:
-        Metrics ``valid/nll``, ``valid/accuracy`` and so on, ``test/...`` if asked for,
-        ``epochs_trained`` and ``best_epoch``; the numbers of every epoch; checksums of the data.
     """
-    options = {name: value for name, value in run.options.items() if name not in _WORK_OPTIONS}
+    options = dict(run.options)
+    test, samples = options.pop("test", False), options.pop("samples", 20)
     defaults = {"method.name": run.method, "data.source": run.data, "seed": run.seed}
     for key in ("method.name", "seed"):
         if options.get(key, defaults[key]) != defaults[key]:
@@ -227,18 +199,14 @@ def work(run: Run, context: Context) -> Result:
         "epochs_trained": len(history),
         "best_epoch": trained.result.best_epoch,
     }
-    for split in ["valid", "test"] if run.options.get("test", False) else ["valid"]:
-        scores = evaluate(trained, split=split, samples=run.options.get("samples", 20))
+    for split in ("valid", "test") if test else ("valid",):
+        scores = evaluate(trained, split=split, samples=samples)
         metrics |= {f"{split}/{name}": value for name, value in scores.items()}
     return {"metrics": metrics, "epochs": [*history], "data": dict(trained.fingerprints)}
 
 
 def check_folder(settings: Config, folder: Path) -> None:
-    """Refuse a folder that holds a run of another configuration.
-
-    Raises:
-        ConfigError: With every key that differs.
-    """
+    """Refuse a folder that holds a run of another configuration, with every key that differs."""
     if not (folder / CONFIG).is_file():
         return
     try:
@@ -249,7 +217,7 @@ def check_folder(settings: Config, folder: Path) -> None:
     problems = [
         f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in _MAY_DIFFER
+        if before.get(key) != now.get(key) and key != "data.directory"
     ]
     if problems:
         raise ConfigError(
@@ -286,39 +254,31 @@ def _prepared(path: Path) -> tuple[Problem, dict[str, str]]:
 def _record(
     folder: Path, settings: Config, task: Task, result: FitResult, started: Any, seconds: float
 ) -> None:
-    run = Run(
-        "train", settings.method.name, settings.data.source, settings.seed, config.flat(settings)
-    )
+    method, source = settings.method.name, settings.data.source
     best = result.history[result.best_epoch]
+    metrics: dict[str, float] = {
+        "best_epoch": result.best_epoch,
+        "epochs_trained": len(result.history),
+        **{name: value for name, value in best.items() if name.startswith("valid/")},
+    }
     record = records.build(
-        run,
+        Run("train", method, source, settings.seed, config.flat(settings)),
         work="gflowout.app.run:train",
         attempt=1,
         started=started,
         seconds=seconds,
         environment=surroundings("gflowout.app.run:train", torch.get_num_threads()),
-        result={
-            "metrics": {
-                "best_epoch": result.best_epoch,
-                "epochs_trained": len(result.history),
-                **{name: value for name, value in best.items() if name.startswith("valid/")},
-            },
-            "epochs": result.history,
-            "data": task.fingerprints,
-        },
+        result={"metrics": metrics, "epochs": result.history, "data": task.fingerprints},
     )
     write_text(folder / RECORD, records.to_text(record))
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> AbstractContextManager[None]:
     """Lock the folder against other runs; of several ranks, the first takes the lock."""
     ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "NODE_RANK", "RANK"))
     if "LOCAL_RANK" in os.environ and any(rank != "0" for rank in ranks):
-        yield
-        return
-    with locks.hold(folder / ".training.lock", doing="another process trains here"):
-        yield
+        return nullcontext()
+    return locks.hold(folder / ".training.lock", doing="another process trains here")
 
 
 def _device(settings: Config) -> str:
@@ -330,10 +290,9 @@ def _device(settings: Config) -> str:
 def _reporter(report: Report) -> Any:
     callbacks = require("lightning.pytorch.callbacks", extra="train", purpose="training")
 
-    class Reporter(callbacks.Callback):  # type: ignore[name-defined,misc]
-        def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
-            steps, epochs = int(trainer.num_training_batches), int(trainer.max_epochs)
-            done = trainer.current_epoch * steps + rest[-1] + 1
-            report(done, epochs * steps, f"epoch {trainer.current_epoch + 1}/{epochs}")
+    def batch_ended(trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        steps, epochs = int(trainer.num_training_batches), int(trainer.max_epochs)
+        done = trainer.current_epoch * steps + index + 1
+        report(done, epochs * steps, f"epoch {trainer.current_epoch + 1}/{epochs}")
 
-    return Reporter()
+    return callbacks.LambdaCallback(on_train_batch_end=batch_ended)

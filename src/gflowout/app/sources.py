@@ -1,13 +1,10 @@
-"""From the data section of a configuration to training, validation and test examples.
-
-Data are an image set or the clinical task by name, or the user's own files: a table as CSV or
-Parquet, arrays as NPZ, a folder with one sub-folder of images per class. Means, scales and classes
-are learned from the training part alone.
-"""
+"""From the data section of a configuration to training, validation and test examples."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +14,85 @@ from torch import Tensor
 
 from gflowout.app import files
 from gflowout.app.config import CLINICAL, ConfigError, DataConfig
-from gflowout.app.preprocess import (
-    Images,
-    Problem,
-    Remarks,
-    Table,
-    Target,
-    level,
-    lists_to_tuples,
-    sorted_levels,
-)
-from gflowout.app.tasks import Part, Task, split_rows
+from gflowout.app.preprocess import Images, Problem, Remarks, Table, Target, lists_to_tuples
 from gflowout.data import clinical, shifts
+from gflowout.data.batches import Batches
 from gflowout.data.errors import DataError
 from gflowout.data.images import IMAGE_SETS, load_images
 from gflowout.data.splits import split
+from gflowout.data.transforms import Augment
 
-MOST_CLASSES = 20
-"""Whole numbers with at most so many different values are taken for classes."""
+MOST_CLASSES = 20  # whole numbers with at most so many different values are taken for classes
+SPLITS = ("train", "valid", "test")
+_NO_MIRROR = ("mnist", "kmnist", "notmnist", "svhn")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Examples as they are stored: images as bytes, tables encoded."""
+
+    x: Tensor  # uint8 [N, C, H, W], or float32 [N, inputs]
+    y: Tensor  # as the likelihood takes labels; a number is standardised
+    weights: Tensor | None = None  # how often to draw each example in training; None: all alike
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batches(self, problem: Problem, batch_size: int, **options: Any) -> Batches:
+        """Batches in the order of the examples, unless options of :class:`Batches` change it."""
+        transform = problem.inputs.transform
+        return Batches(self.x, self.y, batch_size=batch_size, transform=transform, **options)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of inputs and labels."""
+        state = hashlib.sha256()
+        for tensor in (self.x, self.y):
+            state.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+            state.update(tensor.contiguous().numpy().tobytes())
+        return f"sha256:{state.hexdigest()}"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The data of a run."""
+
+    problem: Problem
+    train: Part
+    valid: Part
+    test: Part | None
+    notes: tuple[str, ...] = ()  # sentences for the user
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return self.problem.target
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Checksum of each part."""
+        return {name: self.part(name).fingerprint() for name in self.splits}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the parts that there are."""
+        return SPLITS if self.test is not None else SPLITS[:2]
+
+    def part(self, name: str) -> Part:
+        """One of the parts; a :class:`ConfigError` if no test examples were kept."""
+        part: Part | None = getattr(self, name)
+        if part is None:
+            raise ConfigError([f"there is no {name} part: data.{name} is 0"])
+        return part
+
+    def training(self, config: DataConfig, seed: int) -> Batches:
+        """Batches to train on: shuffled, augmented if the configuration says so."""
+        augment = Augment(flip=config.source not in _NO_MIRROR) if config.augment else None
+        options = {"shuffle": True, "seed": seed, "augment": augment, "weights": self.train.weights}
+        return self.train.batches(self.problem, config.batch_size, **options)
 
 
 def load(data: DataConfig, seed: int) -> Task:
-    """Read the data of a configuration and split them.
-
-    Args:
-        data: Section of the configuration.
-        seed: Of the run; the section's own one overrides it.
-
-    Raises:
-        DataError: If files are missing or damaged.
-        ConfigError: If the section does not fit the data.
-    """
+    """Read the data of a configuration and split them; a seed of the section overrides ``seed``."""
     seed = seed if data.seed is None else data.seed
     if data.source in IMAGE_SETS:
         task = _image_set(data, seed)
@@ -61,18 +106,10 @@ def load(data: DataConfig, seed: int) -> Task:
 
 
 def labelled(problem: Problem, path: Path) -> tuple[Part, list[str]]:
-    """Read new examples with labels, prepared as in training.
+    """Read new examples with labels, prepared as in training, and remarks for the user.
 
-    Args:
-        problem: What the model takes and gives.
-        path: A CSV or Parquet file with the column of the labels, an NPZ file with ``x`` and
-            ``y``, or a folder with one sub-folder of images per class.
-
-    Returns:
-        The examples, and remarks for the user.
-
-    Raises:
-        DataError: If they do not fit the model, or a label is none of its classes.
+    The path is that of a table with the column of the labels, of an NPZ file with ``x`` and ``y``,
+    or of a folder with one sub-folder of images per class.
     """
     target, path = problem.target, files.existing(path)
     inputs = files.open_inputs(problem, [path])
@@ -88,20 +125,27 @@ def labelled(problem: Problem, path: Path) -> tuple[Part, list[str]]:
         x = torch.cat(list(inputs.chunks()))
         # The column of the labels is expected here, though the model does not take it.
         inputs.remarks.ignored.discard(target.name)
-        notes = inputs.notes()
-        rows = _labelled_rows(labels)
-        if not len(rows):
+        x, labels, notes = _with_labels(x, labels, target.name)
+        if not len(labels):
             raise DataError(f"has no label in {target.name!r}")
-        if len(rows) < len(labels):
-            notes.append(f"{len(labels) - len(rows):,} rows without {target.name!r} left out")
-        return Part(x[rows], _encode_labels(target, labels.iloc[rows.numpy()])), notes
+        return Part(x, target.encode(labels)), [*inputs.notes(), *notes]
+
+
+def _split_rows(
+    count: int, data: DataConfig, seed: int, stratify: Tensor | None, test_share: float
+) -> tuple[Tensor, ...]:
+    """Rows of the training, validation and test part; ``stratify`` has the class of each row."""
+    test = max(1, round(test_share * count)) if test_share else 0
+    rest = count - test if data.limit is None else min(data.limit, count - test)
+    valid = max(1, round(data.valid * rest))
+    return split(count, (rest - valid, valid, test), seed=seed, stratify=stratify)
 
 
 def _image_set(data: DataConfig, seed: int) -> Task:
     _check_likelihood(data, "categorical")
     images = load_images(data.source, "train", data.directory, partial=data.partial)
     test = load_images(data.source, "test", data.directory)
-    rows = split_rows(len(images), data, seed, images.labels, 0.0)
+    rows = _split_rows(len(images), data, seed, images.labels, 0.0)
     train, valid = (Part(images.images[part], images.labels[part]) for part in rows[:2])
     target = Target("categorical", "class", images.classes)
     problem = Problem(data.source, Images.fit(train.x), target, len(train))
@@ -156,7 +200,7 @@ def _arrays(path: Path, data: DataConfig, seed: int) -> Task:
     labels = pd.Series(arrays["y"])
     if len(labels) != len(x):
         raise DataError(f"x has {len(x):,} rows, y {len(labels):,}")
-    return _examples(data, seed, "y", labels, _Rows(x))
+    return _examples(data, seed, "y", labels, x)
 
 
 def _table(path: Path, data: DataConfig, seed: int) -> Task:
@@ -175,8 +219,8 @@ def _table(path: Path, data: DataConfig, seed: int) -> Task:
         problems.append(f"data.target {target!r} is in data.drop or data.categorical, too")
     if problems:
         raise ConfigError(problems)
-    rows = _Rows(frame.drop(columns=[target, *data.drop]), tuple(data.categorical))
-    return _examples(data, seed, target, frame[target], rows)
+    inputs = frame.drop(columns=[target, *data.drop])
+    return _examples(data, seed, target, frame[target], inputs)
 
 
 def _folder(path: Path, data: DataConfig, seed: int) -> Task:
@@ -186,55 +230,35 @@ def _folder(path: Path, data: DataConfig, seed: int) -> Task:
     labels = pd.Series([name for name, images in by_class.items() for _ in images])
     shape = (files.channels_of(paths), data.size, data.size)
     images, resized = files.read_images(paths, shape)
-    task = _examples(data, seed, "class", labels, _Rows(images))
+    task = _examples(data, seed, "class", labels, images)
     note = f"{resized:,} of {len(paths):,} images resized to {data.size}x{data.size}"
     return replace(task, notes=(*task.notes, note)) if resized else task
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Inputs before anything is learned from them: images, or the columns of a table."""
-
-    values: Tensor | pd.DataFrame
-    categorical: tuple[str, ...] = ()
-
-    def fit(self, rows: Tensor) -> Images | Table:
-        if isinstance(self.values, Tensor):
-            return Images.fit(self.values[rows])
-        return Table.fit(self.values.iloc[rows.numpy()], self.categorical)
-
-    def take(self, inputs: Images | Table, rows: Tensor) -> Tensor:
-        if isinstance(self.values, Tensor):
-            return self.values[rows]
-        assert isinstance(inputs, Table)
-        return inputs.encode(self.values.iloc[rows.numpy()], Remarks())
-
-
 def _examples(
-    data: DataConfig, seed: int, name: str, labels: pd.Series[Any], inputs: _Rows
+    data: DataConfig, seed: int, name: str, labels: pd.Series[Any], inputs: Tensor | pd.DataFrame
 ) -> Task:
-    """Split examples whose labels are a column, and learn from the training part."""
-    notes = []
-    rows = _labelled_rows(labels)
-    if len(rows) < len(labels):
-        notes.append(f"{len(labels) - len(rows):,} rows without {name!r} left out")
-        labels = labels.iloc[rows.numpy()]
+    """Split examples; learn means, scales and classes from the training part alone."""
+    inputs, labels, notes = _with_labels(inputs, labels, name)
     if len(labels) < 10:
         raise DataError(f"has {len(labels)} examples with a label; 10 are the least")
     likelihood = _likelihood(data.likelihood, name, labels)
-    classes = () if likelihood == "gaussian" else sorted_levels(labels.tolist())
-    target = Target(likelihood, name, classes)
-    stratify = _encode_labels(target, labels).long() if classes else None
-    places = split_rows(len(labels), data, seed, stratify, data.test)
-    if not classes:
-        numbers = labels.to_numpy(dtype="float64")[places[0].numpy()]
-        std = float(numbers.std())
-        target = replace(target, mean=float(numbers.mean()), std=std if std > 0 else 1.0)
-    y = _encode_labels(target, labels)
-    learned = inputs.fit(rows[places[0]])
-    train, valid, *test = (
-        Part(inputs.take(learned, rows[part]), y[part]) for part in places if len(part)
-    )
+    target = Target.fit(likelihood, name, labels)
+    stratify = target.encode(labels).long() if target.classes else None
+    splits = _split_rows(len(labels), data, seed, stratify, data.test)
+    places = [part for part in splits if len(part)]
+    if not target.classes:
+        target = Target.fit(likelihood, name, labels.iloc[places[0].numpy()])
+    y = target.encode(labels)
+    learned: Images | Table
+    if isinstance(inputs, Tensor):
+        x = [inputs[part] for part in places]
+        learned = Images.fit(x[0])
+    else:
+        frames = [inputs.iloc[part.numpy()] for part in places]
+        learned = Table.fit(frames[0], data.categorical)
+        x = [learned.encode(frame, Remarks()) for frame in frames]
+    train, valid, *test = (Part(x, y[part]) for x, part in zip(x, places, strict=True))
     problem = Problem(data.source, learned, target, len(train))
     return Task(problem, train, valid, test[0] if test else None, tuple(notes))
 
@@ -255,28 +279,15 @@ def _column(columns: Any, name: str) -> pd.Series[Any]:
     return pd.Series(columns[name])
 
 
-def _labelled_rows(labels: pd.Series[Any]) -> Tensor:
-    return torch.from_numpy(labels.notna().to_numpy().copy()).nonzero().flatten()
-
-
-def _encode_labels(target: Target, labels: pd.Series[Any]) -> Tensor:
-    """Labels as the likelihood takes them: classes by number, numbers standardised."""
-    if target.likelihood == "gaussian":
-        try:
-            numbers = torch.from_numpy(labels.to_numpy(dtype="float64", copy=True))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"the labels {target.name!r} must be numbers") from error
-        if not bool(numbers.isfinite().all()):
-            raise DataError(f"the labels {target.name!r} hold infinity")
-        return ((numbers - target.mean) / target.std).float()
-    codes = {name: code for code, name in enumerate(target.classes)}
-    names = [level(value) for value in labels.tolist()]
-    unknown = next((name for name in names if name not in codes), None)
-    if unknown is not None:
-        listed = ", ".join(target.classes[:12]) + (", ..." if len(codes) > 12 else "")
-        raise DataError(f"the label {unknown!r} is none of the classes of the model: {listed}")
-    encoded = torch.tensor([codes[name] for name in names])
-    return encoded.float() if target.likelihood == "binary" else encoded
+def _with_labels(
+    x: Any, labels: pd.Series[Any], name: str
+) -> tuple[Any, pd.Series[Any], list[str]]:
+    """Leave out examples without a label, with a note that says how many."""
+    present = labels.notna().to_numpy()
+    if present.all():
+        return x, labels, []
+    rows = torch.from_numpy(present.copy()) if isinstance(x, Tensor) else present
+    return x[rows], labels[present], [f"{(~present).sum():,} rows without {name!r} left out"]
 
 
 def _likelihood(wanted: str, name: str, labels: pd.Series[Any]) -> str:
@@ -297,8 +308,7 @@ def _likelihood(wanted: str, name: str, labels: pd.Series[Any]) -> str:
         raise ConfigError([f"data.likelihood {wanted} takes {takes}, {name!r} has {distinct}"])
     if 2 * distinct > len(labels):
         raise DataError(
-            f"{name!r} has {distinct:,} different values in {len(labels):,} rows, too many to be "
-            "classes"
+            f"{name!r} has {distinct:,} values in {len(labels):,} rows, too many to be classes"
         )
     return wanted
 

@@ -1,7 +1,4 @@
-"""The configuration dialect: YAML text, dotted keys such as ``fit.lr``, and overrides of them.
-
-YAML is read safely: 1e-3 is a number, dates stay text, and no key may be there twice.
-"""
+"""The configuration dialect: YAML text, dotted keys such as ``fit.lr``, and overrides of them."""
 
 from __future__ import annotations
 
@@ -23,11 +20,7 @@ _FLOAT = re.compile(
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used.
-
-    Attributes:
-        problems: One line each.
-    """
+    """A configuration that cannot be used; ``problems`` has one line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -66,10 +59,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def parse(text: str) -> Any:
-    """Values of a YAML text.
-
-    Raises:
-        yaml.YAMLError: If it is none.
+    """Values of a YAML text: 1e-3 is a number, dates stay text, and no key may be there twice.
 
     Examples:
         >>> parse("lr: 1e-3")
@@ -97,11 +87,7 @@ def text(values: Any) -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """Values of a YAML file.
-
-    Raises:
-        ConfigError: If it cannot be read, or is no YAML.
-    """
+    """Values of a YAML file; a :class:`ConfigError` if it cannot be read, or is no YAML."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -113,9 +99,6 @@ def read_yaml(path: Path) -> Any:
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Values of ``"key.sub=value"`` by dotted key, later ones last.
-
-    Raises:
-        ConfigError: If one is not of this form, or its value is no YAML.
 
     Examples:
         >>> parse_overrides(["fit.lr=1e-2", "method=mc"])
@@ -138,12 +121,10 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def changed(
     content: Mapping[str, Any], changes: Mapping[str, Any], *, merge: bool = False
 ) -> dict[str, Any]:
-    """A copy of nested sections with other values for some dotted keys.
+    """A copy of nested sections with other values for some dotted keys, set in their order.
 
-    Args:
-        content: Sections; one that is a single word is expanded when a key of it changes.
-        changes: Values by dotted key, set in this order.
-        merge: Whether a mapping changes single keys of its section instead of all of it.
+    A section that is a single word is expanded when a key of it changes. With ``merge``, a mapping
+    changes single keys of its section instead of all of it.
 
     Examples:
         >>> changed({"fit": {"lr": 1, "epochs": 2}, "method": "mc"}, {"fit.lr": 3, "method.a": 4})
@@ -154,37 +135,23 @@ def changed(
         {'fit': {'lr': 3, 'epochs': 2}}
     """
     result = copy.deepcopy(dict(content))
-    for key, value in changes.items():
-        _set(result, key, value, merge)
+    for key, value in (flatten(changes) if merge else changes).items():
+        *sections, last = key.split(".")
+        if not sections and last in SHORT and not isinstance(value, Mapping):
+            sections, last = [last], SHORT[last]
+        section = result
+        for depth, name in enumerate(sections):
+            inner = section.get(name)
+            if not isinstance(inner, dict):
+                word = inner is not None and depth == 0 and name in SHORT  # "method: mc"
+                inner = section[name] = {SHORT[name]: inner} if word else {}
+            section = inner
+        section[last] = list(value) if isinstance(value, tuple) else value
     return result
 
 
-def _set(content: dict[str, Any], key: str, value: Any, merge: bool) -> None:
-    if merge and isinstance(value, Mapping) and value:
-        for name, part in value.items():
-            _set(content, f"{key}.{name}", part, merge)
-        return
-    *sections, last = key.split(".")
-    if not sections and last in SHORT and not isinstance(value, Mapping):
-        sections, last = [last], SHORT[last]
-    section = content
-    for depth, name in enumerate(sections):
-        inner = section.get(name)
-        if not isinstance(inner, dict):
-            word = inner is not None and depth == 0 and name in SHORT  # "method: mc"
-            inner = section[name] = {SHORT[name]: inner} if word else {}
-        section = inner
-    if not (merge and isinstance(value, Mapping) and isinstance(section.get(last), dict)):
-        section[last] = list(value) if isinstance(value, tuple) else value
-
-
 def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """One value per dotted key.
-
-    Examples:
-        >>> flatten({"fit": {"lr": 0.1}, "seed": 0})
-        {'fit.lr': 0.1, 'seed': 0}
-    """
+    """Nested sections as one value per dotted key, such as ``{"fit.lr": 0.1, "seed": 0}``."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, Mapping):

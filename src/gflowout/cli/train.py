@@ -155,12 +155,12 @@ def evaluate(
     if json_out is not None:
         writable(json_out, "--json")
     with _explained():
-        from gflowout.app import evaluation, sources, tasks
+        from gflowout.app import evaluation, sources
         from gflowout.app import run as runs
         from gflowout.data.corruptions import KINDS
 
         if split is not None:
-            _choice("--split", split, tasks.SPLITS)
+            _choice("--split", split, sources.SPLITS)
             if on is not None:
                 raise typer.BadParameter("cannot be used with --split", param_hint="--on")
         for kind in corruption or ():

@@ -18,7 +18,7 @@ from gflowout.app import build, sources
 from gflowout.app.build import example
 from gflowout.app.config import Config, with_changes
 from gflowout.app.run import VALID_BATCH
-from gflowout.app.tasks import Part, Task
+from gflowout.app.sources import Part, Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.core.random import generator

@@ -19,7 +19,7 @@ from gflowout.app import config as configs
 from gflowout.app import evaluation as scores
 from gflowout.app import sources
 from gflowout.app.preprocess import Target
-from gflowout.app.tasks import Part, Task
+from gflowout.app.sources import Part, Task
 from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gflowout.app import evaluation as scores
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core import optional
 from gflowout.core.atomic_io import write_file
 from gflowout.core.text import counted

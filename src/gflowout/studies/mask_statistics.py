@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.runs import Context, Run

@@ -16,7 +16,7 @@ from gflowout.app import config as configs
 from gflowout.app import run as pipeline
 from gflowout.app.config import Config
 from gflowout.app.preprocess import Problem
-from gflowout.app.tasks import Task
+from gflowout.app.sources import Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Run, locks

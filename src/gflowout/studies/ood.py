@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gflowout.app import evaluation
-from gflowout.app.tasks import Part
+from gflowout.app.sources import Part
 from gflowout.core import metrics
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import images

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
-from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
@@ -21,13 +20,12 @@ from gflowout.training import checkpoints
 from gflowout.training.monitoring import ADVICE, DivergedError, TrainingWarning, alarms
 from gflowout.training.options import FitOptions, ended
 
-MONITOR = "valid/nll"
-TABLE = "metrics.csv"
+_UPDATE_SECONDS = 0.2
 
 History = list[dict[str, float]]
 
 
-class AtomicIO(CheckpointIO):
+class AtomicIO(TorchCheckpointIO):
     """Lets Lightning write and read checkpoints the way :mod:`.checkpoints` does."""
 
     def save_checkpoint(
@@ -42,22 +40,18 @@ class AtomicIO(CheckpointIO):
         """Read tensors and plain values; nothing else."""
         return checkpoints.read(Path(path), map_location or "cpu")
 
-    def remove_checkpoint(self, path: Any) -> None:
-        """Delete a checkpoint."""
-        Path(path).unlink(missing_ok=True)
 
-
-class KeepBest(Checkpoint):
-    """Saves a checkpoint after every epoch, keeps the last and the best ones, ends the run.
-
-    Args:
-        folder: Of the checkpoints.
-        options: How many of the best to keep, and when the run is over.
-    """
+class EpochEnd(Checkpoint):
+    """After each epoch: a checkpoint, ``metrics.csv``, warnings, and the end of the run if due."""
 
     def __init__(self, folder: Path, options: FitOptions) -> None:
         super().__init__()
         self.folder, self.options = folder, options
+        self.reported: set[str] = set()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop epochs from the table that a resumed run will do again."""
+        self._report(trainer, _history(pl_module))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save; drop what is neither last nor among the best; stop if it is time."""
@@ -67,80 +61,38 @@ class KeepBest(Checkpoint):
                 f"{odd[0]} and {len(odd) - 1} other parameters are not finite after epoch "
                 f"{trainer.current_epoch}. {ADVICE}"
             )
-        trainer.save_checkpoint(checkpoints.path_of(self.folder, trainer.current_epoch))
-        by_epoch = scores(_history(pl_module))
+        saved = self.folder / "checkpoints"
+        trainer.save_checkpoint(checkpoints.path_of(saved, trainer.current_epoch))
+        history = _history(pl_module)
+        scores = checkpoints.scores(history)
         if trainer.is_global_zero:
-            checkpoints.prune(self.folder, by_epoch, self.options.keep)
-        if ended(self.options, list(by_epoch.values())) is not None:
+            checkpoints.prune(saved, scores, self.options.keep)
+        self._report(trainer, history)
+        if ended(self.options, list(scores.values())) is not None:
             trainer.should_stop = True
 
-
-class EpochReport(Callback):
-    """Writes the numbers of all epochs to ``metrics.csv``, and warns once of each thing wrong.
-
-    Called when the numbers of an epoch are complete, which is when the next one starts.
-
-    Args:
-        folder: Of the table.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / TABLE
-        self.reported: set[str] = set()
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop epochs from the table that a resumed run will do again."""
-        self._write(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epochs that are over."""
-        self._write(trainer, pl_module)
-        self._warn(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the last epoch, too."""
-        self._write(trainer, pl_module)
-        self._warn(trainer, pl_module)
-
-    def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        history = _history(pl_module)
-        if trainer.is_global_zero and history:
-            write_text(self.path, as_csv(history))
-
-    def _warn(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        history = _history(pl_module)
+    def _report(self, trainer: Trainer, history: History) -> None:
+        """Write the numbers of all epochs, and warn once of each thing that goes wrong."""
+        if not trainer.is_global_zero or not history:
+            return
+        write_text(self.folder / "metrics.csv", as_csv(history))
         for name, message in alarms(history).items():
-            if trainer.is_global_zero and name not in self.reported:
+            if name not in self.reported:
                 self.reported.add(name)
                 warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
 
 
-class Progress(ProgressBar):
-    """One line for the whole run: epoch, losses, time left.
+class Progress(Callback):
+    """One line for the whole run on the first rank: epoch, losses, time left."""
 
-    Args:
-        every: Seconds between two updates.
-    """
-
-    def __init__(self, every: float = 0.2) -> None:
-        super().__init__()
-        self.every = every
-        self._next = 0.0
-        self._enabled = True
+    def __init__(self) -> None:
+        self._next_update = 0.0
         self._bar: Any = None
         self._task: Any = None
 
-    def disable(self) -> None:
-        """Show nothing: Lightning asks for it on all ranks but the first."""
-        self._enabled = False
-
-    def enable(self) -> None:
-        """Show the line."""
-        self._enabled = True
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the line."""
-        if not self._enabled:
+        if not trainer.is_global_zero:
             return
         rich = require("rich.progress", extra="train", purpose="the progress bar")
         self._bar = rich.Progress(
@@ -151,8 +103,8 @@ class Progress(ProgressBar):
             rich.TimeRemainingColumn(),
             refresh_per_second=4,
         )
-        total = (trainer.max_epochs or 1) * int(self.total_train_batches)
-        done = trainer.current_epoch * int(self.total_train_batches)
+        steps = int(trainer.num_training_batches)
+        total, done = (trainer.max_epochs or 1) * steps, trainer.current_epoch * steps
         self._task = self._bar.add_task("training", total=total, completed=done)
         self._bar.start()
 
@@ -160,53 +112,37 @@ class Progress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar now and then."""
-        if self._bar is None or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self.every
-        done = trainer.current_epoch * int(self.total_train_batches) + batch_idx + 1
-        self._update(trainer, pl_module, done)
+        if self._bar is not None and time.monotonic() >= self._next_update:
+            self._next_update = time.monotonic() + _UPDATE_SECONDS
+            done = trainer.current_epoch * int(trainer.num_training_batches) + batch_idx + 1
+            self._update(trainer, _history(pl_module), done)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the line as it ends."""
         if self._bar is not None:
-            done = len(_history(pl_module)) * int(self.total_train_batches)
-            self._update(trainer, pl_module, done)
-        self._stop()
+            history = _history(pl_module)
+            self._update(trainer, history, len(history) * int(trainer.num_training_batches))
+            self._bar.stop()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *args: Any) -> None:
         """Give the terminal back."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
 
-    def _update(self, trainer: Trainer, pl_module: LightningModule, done: int) -> None:
-        history = _history(pl_module)
+    def _update(self, trainer: Trainer, history: History, done: int) -> None:
         epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 1)
         text = f"epoch {epoch}/{trainer.max_epochs}"
         if history:
             text += f" loss {history[-1]['train/nll']:.3f}"
-        if history and MONITOR in history[-1]:
-            best = min(scores(history).values())
-            text += f" valid {history[-1][MONITOR]:.3f} (best {best:.3f})"
+        if history and checkpoints.MONITOR in history[-1]:
+            best = min(checkpoints.scores(history).values())
+            text += f" valid {history[-1][checkpoints.MONITOR]:.3f} (best {best:.3f})"
         self._bar.update(self._task, completed=done, description=text)
 
 
 def _history(module: LightningModule) -> History:
     history: Any = module.history
     return list(history)
-
-
-def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
-    """What epochs are ranked by: the validation loss, or the training loss without one."""
-    return {
-        int(numbers["epoch"]): numbers.get(MONITOR, numbers.get("train/nll", math.nan))
-        for numbers in history
-    }
 
 
 def as_csv(history: Sequence[Mapping[str, float]]) -> str:

@@ -1,7 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, loaded without running code.
-
-A folder holds the last and the best checkpoints, and what tells its run from another.
-"""
+"""Checkpoints of a run: written whole or not at all, loaded without running code."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,12 @@ import torch
 from gflowout.core import atomic_io
 from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
+from gflowout.training.options import FitOptions
 
-RUN = "run.json"
-"""File of a folder that says what its run was begun with."""
-HISTORY = "gflowout_history"
-"""Key of a checkpoint with the numbers of every epoch."""
-_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+RUN = "run.json"  # what the run of a folder was begun with
+HISTORY = "gflowout_history"  # key of a checkpoint with the numbers of every epoch
+MONITOR = "valid/nll"
+_NAME = re.compile(r"epoch-\d+\.ckpt")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -45,6 +42,14 @@ def history(path: Path) -> list[dict[str, float]]:
     return [dict(numbers) for numbers in read(path)[HISTORY]]
 
 
+def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
+    """What epochs are ranked by: the validation loss, or the training loss without one."""
+    return {
+        int(numbers["epoch"]): numbers.get(MONITOR, numbers.get("train/nll", math.nan))
+        for numbers in history
+    }
+
+
 def last(folder: Path) -> Path | None:
     """The latest checkpoint in a folder that can be read, if there is one.
 
@@ -53,13 +58,10 @@ def last(folder: Path) -> Path | None:
     for _, path in sorted(epochs(folder).items(), reverse=True):
         try:
             read(path)
+            return path
         except Exception as error:  # a damaged file can raise nearly anything
-            warnings.warn(
-                f"{path}: cannot be read ({type(error).__name__}); going on from an earlier epoch",
-                stacklevel=2,
-            )
-            continue
-        return path
+            message = f"{path}: cannot be read ({type(error).__name__})"
+            warnings.warn(f"{message}; going on from an earlier epoch", stacklevel=2)
     return None
 
 
@@ -71,14 +73,11 @@ def epochs(folder: Path) -> dict[int, Path]:
 
 def epoch_of(path: Path) -> int:
     """The epoch of a checkpoint, from its name."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise ValueError(f"{path} is not the name of a checkpoint")
-    return int(match[1])
+    return int(path.stem.removeprefix("epoch-"))
 
 
 def path_of(folder: Path, epoch: int) -> Path:
-    """Where the checkpoint of an epoch lies."""
+    """Path of the checkpoint of an epoch."""
     return folder / f"epoch-{epoch:05d}.ckpt"
 
 
@@ -89,12 +88,8 @@ def best_epochs(scores: Mapping[int, float], keep: int) -> list[int]:
         >>> best_epochs({0: 0.5, 1: 0.3, 2: 0.3, 3: float("nan")}, keep=2)
         [1, 2]
     """
-
-    def rank(epoch: int) -> tuple[float, int]:
-        score = scores[epoch]
-        return (math.inf if math.isnan(score) else score, epoch)
-
-    return sorted(scores, key=rank)[:keep]
+    by_score = sorted(scores.items(), key=lambda item: (math.isnan(item[1]), item[1], item[0]))
+    return [epoch for epoch, _ in by_score[:keep]]
 
 
 def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
@@ -106,9 +101,10 @@ def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def identity(model: MaskedModel, train: Any, valid: Any) -> dict[str, Any]:
-    """What tells this run from another in the same folder, beside the options."""
+def identity(model: MaskedModel, options: FitOptions, train: Any, valid: Any) -> dict[str, Any]:
+    """What tells this run from another in the same folder."""
     return {
+        "options": dataclasses.asdict(options),
         "method": {"name": model.method.name, **dataclasses.asdict(model.method.options)},
         "sites": {site.name: site.units for site in model.sites},
         "train": _fingerprint(train),
@@ -158,8 +154,7 @@ def _compare(folder: Path, wanted: dict[str, Any]) -> None:
         pairs = [(name, dict(saved[name] or {}), dict(now or {})) for name, now in wanted.items()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder / RUN}: missing or damaged, so it cannot be told which run the checkpoints "
-            "beside it belong to; take another folder, or resume=False to start anew"
+            f"{folder / RUN}: missing or damaged: take another folder or give resume=False"
         ) from error
     changed = [
         f"{part}.{name} (was {before.get(name)!r}, is {now.get(name)!r})"

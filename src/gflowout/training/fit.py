@@ -1,12 +1,7 @@
-"""``fit``: train a wrapped model, stop at the right time, survive a kill, keep the best.
-
-A folder makes a run resumable: calling ``fit`` again with the same folder goes on from its last
-complete checkpoint and ends in the same weights as a run that was never stopped.
-"""
+"""``fit``: train a wrapped model, stop at the right time, survive a kill, keep the best."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import signal
 import tempfile
@@ -14,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +26,6 @@ from gflowout.training.options import FitOptions, choose_precision, ended
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule, Unpack
 
-_PREFIX = "model."
-_NEVER = 1 << 30
 _LIGHTNING_REMARKS = (
     ".*does not have many workers",
     ".*Checkpoint directory .* exists and is not empty",
@@ -141,18 +134,18 @@ def fit(
     began = time.monotonic()
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
     data = modules.MaskedDataModule(train, valid)
-    with _folder(folder) as place, _modes_restored(model):
+    with _directory(folder) as name, _modes_restored(model):
+        place = Path(name)
         saved = place / "checkpoints"
-        run = {"options": dataclasses.asdict(options)}
-        run |= checkpoints.identity(model, train, valid)
+        run = checkpoints.identity(model, options, train, valid)
         start = checkpoints.prepare(place, saved, run, resume)
-        if start is None or ended(options, _scores(checkpoints.history(start))) is None:
+        if start is None or _ended(options, checkpoints.history(start)) is None:
             with _quiet(), _interruptible():
                 trainer = _trainer(lit, data, place, progress, loggers, callbacks, strategy)
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
         history, best, score = _load_best(model, saved)
-    stopped = ended(options, _scores(history)) or "epochs"
+    stopped = _ended(options, history) or "epochs"
     resumed = 0 if start is None else checkpoints.epoch_of(start) + 1
     kept = None if folder is None else place
     return FitResult(history, best, score, stopped, time.monotonic() - began, resumed, kept)
@@ -170,14 +163,10 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
         raise TypeError(f"options must be FitOptions or None, got {type(options).__name__}")
     if options.patience is not None and valid is None:
         raise ValueError(f"patience={options.patience} needs valid, got valid=None")
-    if options.devices * options.nodes > 1 and folder is None:
-        raise ValueError(
-            f"folder must be given to train with {options.devices * options.nodes} processes: it "
-            "is where they meet"
-        )
-    for name, batches in (("train", train), ("valid", valid)):
-        if batches is None and name == "valid":
-            continue
+    processes = options.devices * options.nodes
+    if processes > 1 and folder is None:
+        raise ValueError(f"folder must be given to train with {processes} processes: they share it")
+    for name, batches in {"train": train, **({} if valid is None else {"valid": valid})}.items():
         kind = type(batches).__name__
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
@@ -188,8 +177,7 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
             count = len(batches)
         except TypeError as error:
             raise TypeError(
-                f"{name} must have a length, got {kind} without one ({error}); give an iterable "
-                "data set a __len__"
+                f"{name} must have a length, got {kind} without one ({error})"
             ) from error
         if not count:
             raise ValueError(f"{name} has no batches")
@@ -206,10 +194,9 @@ def _trainer(
 ) -> Any:
     from lightning.pytorch import Trainer
 
-    from gflowout.training.callbacks import AtomicIO, EpochReport, KeepBest, Progress
+    from gflowout.training.callbacks import AtomicIO, EpochEnd, Progress
 
     options = lit.options
-    own = [KeepBest(folder / "checkpoints", options), EpochReport(folder)]
     return Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
@@ -219,13 +206,13 @@ def _trainer(
         max_epochs=options.epochs,
         limit_val_batches=None if data.valid is not None else 0,
         logger=_loggers(loggers, folder),
-        callbacks=[*own, *([Progress()] if progress else []), *callbacks],
+        callbacks=[EpochEnd(folder, options), *([Progress()] if progress else []), *callbacks],
         plugins=[AtomicIO()],
         default_root_dir=folder,
-        enable_progress_bar=progress,
+        enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        log_every_n_steps=_NEVER,
+        log_every_n_steps=1 << 30,  # never: numbers are logged at the end of each epoch
     )
 
 
@@ -240,33 +227,25 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     return list(loggers) or False
 
 
-@contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as temporary:
-        yield Path(temporary)
+def _directory(folder: str | Path | None) -> AbstractContextManager[str | Path]:
+    temporary = tempfile.TemporaryDirectory
+    return temporary(prefix="gflowout-fit-") if folder is None else nullcontext(folder)
 
 
-def _scores(history: list[dict[str, float]]) -> list[float]:
-    from gflowout.training.callbacks import scores
-
-    return list(scores(history).values())
+def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:
+    return ended(options, list(checkpoints.scores(history).values()))
 
 
 def _load_best(model: MaskedModel, saved: Path) -> tuple[list[dict[str, float]], int, float]:
     """Load the weights of the best epoch; return the history, that epoch and its score."""
-    from gflowout.training.callbacks import scores
-
     last = checkpoints.last(saved)
     if last is None:
         raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
     history = checkpoints.history(last)
-    by_epoch = scores(history)
+    by_epoch = checkpoints.scores(history)
     best = checkpoints.best_epochs(by_epoch, 1)[0]
     state = checkpoints.read(checkpoints.path_of(saved, best))["state_dict"]
-    model.load_state_dict({name.removeprefix(_PREFIX): value for name, value in state.items()})
+    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
     return history, best, by_epoch[best]
 
 
@@ -293,7 +272,7 @@ def _modes_restored(model: MaskedModel) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Keep the caller's random state, and silence Lightning's remarks."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     devices = range(torch.cuda.device_count())
@@ -303,7 +282,7 @@ def _quiet() -> Iterator[None]:
                 warnings.filterwarnings("ignore", remark)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 

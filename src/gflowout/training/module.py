@@ -25,11 +25,9 @@ from gflowout.training.checkpoints import HISTORY
 from gflowout.training.monitoring import ADVICE, EVERY, DivergedError, EpochStatistics
 from gflowout.training.options import FitOptions, optimisers, rate_factor
 
+# Turns a batch into positional arguments, keyword arguments and labels.
 Unpack = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], Tensor]]
-"""Turns a batch into positional arguments, keyword arguments and labels."""
-
-BLOCK = 8
-"""Batches that Lightning gets at a time where they are in memory."""
+BLOCK = 8  # batches that Lightning gets at a time where they are in memory
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
@@ -45,15 +43,12 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         for key in ("y", "labels"):
             if key in batch:
                 return (), {name: value for name, value in batch.items() if name != key}, batch[key]
-        raise ValueError(
-            f"a batch that is a mapping must have 'y' or 'labels', got {', '.join(map(str, batch))}"
-            "; give unpack= for other names"
-        )
-    if isinstance(batch, tuple | list) and len(batch) >= 2:
+    elif isinstance(batch, tuple | list) and len(batch) >= 2:
         return tuple(batch[:-1]), {}, batch[-1]
+    keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
     raise ValueError(
-        "a batch must be (input, ..., labels) or a mapping with 'labels', got "
-        f"{type(batch).__name__}; give unpack= for another form"
+        "a batch must be (input, ..., labels) or a mapping with 'y' or 'labels', got "
+        f"{type(batch).__name__}{keys}; give unpack= for another form"
     )
 
 
@@ -134,10 +129,8 @@ class MaskedModule(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Set the random state, the order of the batches and the learning rates of the epoch."""
-        epoch = self.current_epoch
-        torch.manual_seed(
-            random.generator(self.options.seed, "epoch", epoch, self.global_rank).initial_seed()
-        )
+        epoch, seed = self.current_epoch, self.options.seed
+        torch.manual_seed(random.generator(seed, "epoch", epoch, self.global_rank).initial_seed())
         self._statistics = EpochStatistics(self.model.sites)
         factor = rate_factor(self.options, epoch)
         for optimiser in self._optimisers:
@@ -178,23 +171,25 @@ class MaskedModule(lightning.LightningModule):
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Score the average over drawn masks; the draws are the same in every epoch."""
-        self._score(batch, index)
+        args, kwargs, y = apart(batch, self.unpack)
+        pred = self._predict(args, kwargs, index)
+        scores = pred.log_prob(y)
+        self._sums[0] += len(scores)
+        self._sums[1] -= scores.double().sum().cpu()
+        right = hits(pred.likelihood, pred.mean, y)
+        self._sums[2] += math.nan if right is None else right
 
     def on_validation_epoch_end(self) -> None:
-        """Log the validation loss, over all ranks."""
-        self._log_scores("valid")
+        """Log the loss and the accuracy of the validation or test data, over all ranks."""
+        part = "test" if self.trainer.testing else "valid"
+        count, nll, right = self._joint(self._sums, "sum")
+        self.log(f"{part}/nll", nll / count)
+        if not math.isnan(right):
+            self.log(f"{part}/accuracy", right / count)
 
-    def on_test_epoch_start(self) -> None:
-        """Start the sums anew."""
-        self.on_validation_epoch_start()
-
-    def test_step(self, batch: Any, index: int) -> None:
-        """Score the average over drawn masks."""
-        self._score(batch, index)
-
-    def on_test_epoch_end(self) -> None:
-        """Log the test loss, over all ranks."""
-        self._log_scores("test")
+    on_test_epoch_start = on_validation_epoch_start
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
 
     def predict_step(self, batch: Any, index: int) -> Predictive:
         """The prediction for a batch; labels in it are left out.
@@ -216,32 +211,14 @@ class MaskedModule(lightning.LightningModule):
             *args, samples=self.options.valid_samples, generator=generator, **kwargs
         )
 
-    def _score(self, batch: Any, index: int) -> None:
-        args, kwargs, y = apart(batch, self.unpack)
-        pred = self._predict(args, kwargs, index)
-        scores = pred.log_prob(y)
-        self._sums[0] += len(scores)
-        self._sums[1] -= scores.double().sum().cpu()
-        right = hits(pred.likelihood, pred.mean, y)
-        self._sums[2] += math.nan if right is None else right
-
-    def _log_scores(self, part: str) -> None:
-        count, nll, hits = self._joint(self._sums, "sum")
-        self.log(f"{part}/nll", nll / count)
-        if not math.isnan(hits):
-            self.log(f"{part}/accuracy", hits / count)
-
     def on_train_epoch_end(self) -> None:
         """Log the numbers of the epoch and add them to the history."""
         numbers = self._statistics.numbers()
         joint = self._joint(torch.tensor(list(numbers.values())), "mean")
         numbers = dict(zip(numbers, joint, strict=True))
         self.log_dict(numbers)
-        valid = {
-            name: float(value)
-            for name, value in self.trainer.callback_metrics.items()
-            if name.startswith("valid/")
-        }
+        metrics = self.trainer.callback_metrics
+        valid = {name: float(metrics[name]) for name in metrics if name.startswith("valid/")}
         factor = rate_factor(self.options, self.current_epoch)
         self.history.append(
             {"epoch": self.current_epoch, "lr": self.options.lr * factor, **numbers, **valid}
@@ -303,16 +280,13 @@ class MaskedDataModule(lightning.LightningDataModule):
         """Test batches, of this rank."""
         return [] if self.test is None else self._of_rank(self.test)
 
-    @property
-    def _world(self) -> int:
-        return self.trainer.world_size if self.trainer is not None else 1
-
     def _of_rank(self, batches: Any, block: int = 1) -> Any:
-        if self._world > 1 and isinstance(batches, torch.utils.data.DataLoader):
-            return batches  # Lightning gives it a sampler for its rank, which knows the epoch
-        if self._world > 1 and hasattr(batches, "shard"):
-            batches = batches.shard(self.trainer.global_rank, self._world)  # type: ignore[union-attr]
         trainer = self.trainer
+        if trainer is not None and trainer.world_size > 1:
+            if isinstance(batches, torch.utils.data.DataLoader):
+                return batches  # Lightning gives it a sampler for its rank, which knows the epoch
+            if hasattr(batches, "shard"):
+                batches = batches.shard(trainer.global_rank, trainer.world_size)
         return _InEpoch(batches, lambda: 0 if trainer is None else trainer.current_epoch, block)
 
 

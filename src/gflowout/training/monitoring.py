@@ -1,7 +1,4 @@
-"""Numbers of a training epoch, and warnings of what goes wrong in them.
-
-Sums stay on the device until the epoch ends, so that training does not wait for them.
-"""
+"""Numbers of a training epoch, and warnings of what goes wrong in them."""
 
 from __future__ import annotations
 
@@ -16,15 +13,10 @@ from gflowout.core.method import Losses
 from gflowout.core.sites import Site
 
 PARTS = ("total", "nll", "tb", "prior")
-EVERY = 10
-"""Steps from one closer look to the next."""
-GROWTH = 10.0
-"""A trajectory-balance loss of so many times its least value is reported,"""
-IN_A_ROW = 3
-"""if it has grown in so many epochs in a row."""
-COLLAPSE = 0.01
-"""Keep rates this near to 0 or 1 leave nothing to draw."""
-
+EVERY = 10  # steps from one closer look to the next
+GROWTH = 10.0  # a trajectory-balance loss of so many times its least value is reported,
+IN_A_ROW = 3  # if it has grown in so many epochs in a row
+COLLAPSE = 0.01  # keep rates this near to 0 or 1 leave nothing to draw
 ADVICE = (
     "Lower lr and generator_lr, set clip (gradient norm, 1.0 is a start), lower beta, or look for "
     "odd values in the data"
@@ -54,17 +46,7 @@ class DivergedError(RuntimeError):
 
 
 def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Warnings after the last epoch of a history, by a short name of what they are about.
-
-    Args:
-        history: Numbers of each epoch, as in ``FitResult.history``.
-
-    Examples:
-        >>> list(alarms([{"train/tb": tb} for tb in (1.0, 2.0, 8.0, 16.0)]))
-        ['tb']
-        >>> alarms([{"train/tb": tb} for tb in (8.0, 4.0, 2.0, 2.1)])
-        {}
-    """
+    """Warnings after the last epoch of a history, by a short name of what they are about."""
     warnings: dict[str, str] = {}
     balance = [numbers["train/tb"] for numbers in history if "train/tb" in numbers]
     recent = balance[-IN_A_ROW - 1 :]
@@ -91,8 +73,7 @@ def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
 class EpochStatistics:
     """Collects losses, keep rates, log-quantities and gradient norms of one epoch.
 
-    Args:
-        sites: Of the model, for the names of the keep rates.
+    Sums stay on the device until the epoch ends, so that training does not wait for them.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
@@ -111,7 +92,8 @@ class EpochStatistics:
 
     def look(self, losses: Losses, optimisers: Sequence[torch.optim.Optimizer]) -> None:
         """Look closer at a step: masks, log-quantities and gradients."""
-        self._keep.append(torch.stack([_keep_rate(mask) for mask in losses.masks]))
+        # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
+        self._keep.append(torch.stack([(mask > 0.5).float().mean() for mask in losses.masks]))
         if losses.log_q is not None and losses.log_reward is not None and losses.log_z is not None:
             self._moments.append(_moments(losses.log_q, losses.log_reward, losses.log_z))
         norms = {}
@@ -139,11 +121,6 @@ class EpochStatistics:
         return numbers
 
 
-def _keep_rate(mask: Tensor) -> Tensor:
-    # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
-    return (mask > 0.5).float().mean()
-
-
 def _moments(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tensor:
     q, r = log_q.detach().double().flatten(), log_reward.detach().double().flatten()
     count = torch.ones_like(q).sum()
@@ -159,9 +136,5 @@ def _log_quantities(sums: Sequence[float]) -> dict[str, float]:
     correlation = math.nan
     if min(spread_q, spread_r) > rounding:
         correlation = (qr - q * r / count) / math.sqrt(spread_q * spread_r)
-    return {
-        "log_q": q / count,
-        "log_reward": r / count,
-        "log_z": z / count,
-        "correlation": correlation,
-    }
+    means = {"log_q": q / count, "log_reward": r / count, "log_z": z / count}
+    return {**means, "correlation": correlation}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,6 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.model import MaskedModel
 
-OPTIMISERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "cosine", "milestones")
-PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed")
 _BACKBONE = ("backbone", "likelihood")
 
 
@@ -108,21 +106,15 @@ class FitOptions:
         if self.patience is not None:
             checks.integer("patience", self.patience, low=1)
         for name in ("optimizer", "generator_optimizer"):
-            checks.choice(name, getattr(self, name), OPTIMISERS)
-        checks.choice("schedule", self.schedule, SCHEDULES)
-        checks.choice("precision", self.precision, PRECISIONS)
+            checks.choice(name, getattr(self, name), ("adam", "adamw", "sgd"))
+        checks.choice("schedule", self.schedule, ("constant", "cosine", "milestones"))
+        checks.choice("precision", self.precision, ("auto", "32-true", "64-true", "bf16-mixed"))
 
 
 def rate_factor(options: FitOptions, epoch: int) -> float:
     """What the learning rates of an epoch, counted from 0, are multiplied with.
 
     A pure function of the epoch, so that a resumed run needs no state for it.
-
-    Examples:
-        >>> [rate_factor(FitOptions(epochs=4, schedule="milestones"), epoch) for epoch in range(4)]
-        [1.0, 1.0, 0.1, 0.010...]
-        >>> rate_factor(FitOptions(epochs=4, schedule="cosine"), 2)
-        0.5...
     """
     factor = 1.0
     if epoch < options.warmup:
@@ -138,12 +130,8 @@ def rate_factor(options: FitOptions, epoch: int) -> float:
 def ended(options: FitOptions, scores: Sequence[float]) -> str | None:
     """Why a run is over, if it is: ``"epochs"`` or ``"patience"``.
 
-    A pure function of the epochs' scores, so that a run that was killed after its last epoch is as
-    much over as one that was not.
-
-    Args:
-        options: Of the run.
-        scores: Of every epoch so far; less is better.
+    A pure function of the scores of all epochs so far (less is better), so that a run that was
+    killed after its last epoch is as much over as one that was not.
 
     Examples:
         >>> ended(FitOptions(epochs=9, patience=2), [3.0, 1.0, 2.0, 1.0])
@@ -175,10 +163,14 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
     )
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for group in sorted(groups, key=lambda group: group["name"] not in _BACKBONE):
-        own = group["name"] in _BACKBONE
-        kind = options.optimizer if own else options.generator_optimizer
+        kind = options.optimizer if group["name"] in _BACKBONE else options.generator_optimizer
         by_kind.setdefault(kind, []).append({**group, "base_lr": group["lr"]})
-    return [_optimiser(kind, groups, options) for kind, groups in by_kind.items()]
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=options.momentum),
+    }
+    return [kinds[kind](groups) for kind, groups in by_kind.items()]
 
 
 def training_step(
@@ -200,13 +192,3 @@ def choose_precision(options: FitOptions) -> str:
     if wanted and torch.cuda.is_available() and torch.cuda.is_bf16_supported():
         return "bf16-mixed"
     return "32-true"
-
-
-def _optimiser(
-    kind: str, groups: list[dict[str, Any]], options: FitOptions
-) -> torch.optim.Optimizer:
-    if kind == "adam":
-        return torch.optim.Adam(groups)
-    if kind == "adamw":
-        return torch.optim.AdamW(groups)
-    return torch.optim.SGD(groups, momentum=options.momentum)
