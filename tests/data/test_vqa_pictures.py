@@ -11,8 +11,8 @@ from PIL import Image
 from vqa_files import EASY, RAD, write_easy, write_rad
 
 from gflowout.data import store
-from gflowout.data.catalog import entry
 from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.store import entry
 from gflowout.data.vqa import TYPES, easy, load, rad
 from gflowout.data.vqa.datasets import question_type
 from gflowout.data.vqa.visual import decode

@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gflowout.backbones import MCAN, ConvGrid, ImageMCAN
 from gflowout.data import store
-from gflowout.data.catalog import entry
+from gflowout.data.store import entry
 from gflowout.data.vqa import (
     TYPES,
     Answers,

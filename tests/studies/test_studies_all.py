@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from studies_images_files import SETS
 
-from gflowout.data.catalog import entry
+from gflowout.data.store import entry
 from gflowout.runs import read
 from gflowout.studies.framework import study as studies
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gflowout.core import checks
 from gflowout.data import clinical
-from gflowout.data.catalog import ENTRIES
 from gflowout.data.images import IMAGE_SETS
+from gflowout.data.store import ENTRIES
 from gflowout.methods import METHODS
 from gflowout.training import FitOptions
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from gflowout.data import store
-from gflowout.data.catalog import ENTRIES, Entry, File, entry
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.images import ImageSet, load_corrupted, load_images, published_corruptions
+from gflowout.data.store import ENTRIES, Entry, File, entry
 
 MATCHES = "matches the published file"
 DIFFERS = "differs from the published file"

@@ -19,12 +19,12 @@ from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.core.random import generator
 from gflowout.data import store
-from gflowout.data.catalog import entry
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
 from gflowout.data.errors import DataError, check_images
 from gflowout.data.images import load_corrupted, load_images, published_corruptions
 from gflowout.data.overlays import OVERLAYS, load_overlays
 from gflowout.data.shifts import rotate
+from gflowout.data.store import entry
 
 if TYPE_CHECKING:
     from PIL.Image import Image
