@@ -180,12 +180,16 @@ class Batches:
             return torch.randperm(self.rows, generator=generator)
         return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
 
-    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+    def _rows(self, order: Tensor, batch: int) -> tuple[Tensor, ...]:
+        """The rows of a batch, before they are moved and transformed."""
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
         if self.world > 1:
             size = len(rows) // self.world
             rows = rows[self.rank * size : (self.rank + 1) * size]
-        taken = [tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors]
+        return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors)
+
+    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+        taken = list(self._rows(order, batch))
         if self.device is not None:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:

@@ -217,6 +217,17 @@ def _load_cifar(
     return images, labels, read_cifar_classes(meta, names)
 
 
+def read_picture(path: Path, mode: str = "RGB") -> Any:
+    """Read a PNG, JPEG or the like as a Pillow image, in colour or in grey (mode ``"L"``)."""
+    pillow = require("PIL.Image", extra="data", purpose="reading pictures")
+    errors = (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError)
+    with (
+        reading(path, "cannot be read as a picture", errors, missing="no such picture"),
+        pillow.open(path) as file,
+    ):
+        return file.convert(mode)
+
+
 def read_idx(path: Path, dimensions: int) -> Tensor:
     """Read the idx format of MNIST and its relatives: an array of bytes, plain or in gzip.
 

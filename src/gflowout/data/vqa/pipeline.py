@@ -13,7 +13,7 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.data.batches import Batches
 from gflowout.data.shifts import feature_noise
-from gflowout.data.transforms import Transform, check_transform
+from gflowout.data.transforms import Transform
 from gflowout.data.vqa.answers import SCORINGS, TYPES, Answers
 from gflowout.data.vqa.datasets import SOURCES
 from gflowout.data.vqa.sets import VQASet, encode, hold_out, pooled
@@ -185,7 +185,13 @@ class VQABatches(Batches):
             )
         rows = torch.arange(len(questions))
         super().__init__(
-            rows, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
+            rows,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            transform=transform,
+            drop_last=drop_last,
+            device=device,
         )
         self.questions = questions
         self.noise = checks.number("noise", noise, low=0)
@@ -198,19 +204,17 @@ class VQABatches(Batches):
                 "noise is for features, and the set has pictures: name what makes features of "
                 "them, such as transform=net.encoder"
             )
-        # The tensor of the parent class holds row numbers, which are not to be transformed.
-        self._transform = None if transform is None else check_transform("transform", transform)
-        self._device = None if device is None else torch.device(device)
+
+    def _rows(self, order: Tensor, batch: int) -> tuple[Tensor, ...]:
+        return self.questions.batch(self._numbers(order, batch))
+
+    def _numbers(self, order: Tensor, batch: int) -> Tensor:
+        return super()._rows(order, batch)[0]
 
     def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
-        (rows,) = super()._take(order, epoch, batch)
-        visual, tokens, scores = self.questions.batch(rows)
-        if self._device is not None:
-            visual, tokens, scores = (t.to(self._device) for t in (visual, tokens, scores))
-        if self._transform is not None:
-            with torch.no_grad():
-                visual = self._transform(visual)
+        with torch.no_grad():
+            visual, tokens, scores = super()._take(order, epoch, batch)
         if self.noise and self.seed is not None:
-            index = self.questions.image_index[rows]
+            index = self.questions.image_index[self._numbers(order, batch)]
             visual = feature_noise(visual, self.noise, seed=self.seed, index=index)
         return visual, tokens, scores
