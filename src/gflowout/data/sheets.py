@@ -21,7 +21,7 @@ from gflowout.core.random import generator
 from gflowout.data import store
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
 from gflowout.data.errors import DataError, check_images
-from gflowout.data.images import load_corrupted, load_images, published_corruptions
+from gflowout.data.images import load_corrupted, load_images, published_corruptions, read_picture
 from gflowout.data.overlays import OVERLAYS, load_overlays
 from gflowout.data.shifts import rotate
 from gflowout.data.store import entry
@@ -206,19 +206,12 @@ def _questions(
     questions = source.read(split, folder)
     order = torch.randperm(len(questions), generator=generator(seed, "sheet"))
     chosen = order[: rows * columns].tolist()
-    pictures = [_open(folder / questions.pictures[int(questions.picture[row])]) for row in chosen]
-    words = [f"{questions.texts[row]}\nanswer: {questions.main[row]}" for row in chosen]
+    names = [questions.picture_names[index] for index in questions.image_index[chosen].tolist()]
+    pictures = [_shrunk(read_picture(folder / name), _QUESTION_SIDE) for name in names]
+    words = [f"{questions.questions[row]}\nanswer: {questions.main[row]}" for row in chosen]
     scale = max(1, _QUESTION_SIDE // max(max(image.size) for image in pictures))
     title = f"{name}, {split}: {len(chosen)} of {len(questions):,} questions"
     return sheet(pictures, words, columns=columns, scale=scale, title=title, lines=4)
-
-
-def _open(path: Path) -> Image:
-    try:
-        with _pillow("Image").open(path) as file:
-            return _shrunk(file, _QUESTION_SIDE)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read as a picture ({error}); get it again") from error
 
 
 def picture(image: Tensor) -> Image:

@@ -17,10 +17,9 @@ from gflowout.data.vqa.answers import (
     soft_scores,
 )
 from gflowout.data.vqa.datasets import SOURCES, easy, rad, v2
+from gflowout.data.vqa.inputs import Regions, Tokenizer
 from gflowout.data.vqa.pipeline import VQABatches, VQASplit, load, summarise
 from gflowout.data.vqa.sets import VQASet
-from gflowout.data.vqa.text import Tokenizer
-from gflowout.data.vqa.visual import Regions
 
 __all__ = [
     "SOURCES",

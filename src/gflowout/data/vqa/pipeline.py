@@ -16,9 +16,8 @@ from gflowout.data.shifts import feature_noise
 from gflowout.data.transforms import Transform
 from gflowout.data.vqa.answers import SCORINGS, TYPES, Answers
 from gflowout.data.vqa.datasets import SOURCES
+from gflowout.data.vqa.inputs import LENGTH, Regions, Tokenizer
 from gflowout.data.vqa.sets import VQASet, encode, hold_out, pooled
-from gflowout.data.vqa.text import LENGTH, Tokenizer
-from gflowout.data.vqa.visual import Regions
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +94,10 @@ def load(
         by_image = source.by_image
     rest, held_out = hold_out(training, valid, by_image=by_image, seed=seed, length=length)
     train = training.subset(rest)
-    tokenizer = Tokenizer.fit(train.texts, length=length)
+    tokenizer = Tokenizer.fit(train.questions, length=length)
     answers = train.fitted_answers(source.min_count if min_count is None else min_count)
     read = source.visual if visual is None else visual
-    pictures = read(folder, train.pictures, **options)
+    pictures = read(folder, train.picture_names, **options)
     sets = [
         encode(part, tokenizer, answers, pictures, scoring=scoring)
         for part in (train, training.subset(held_out), test)
@@ -123,19 +122,19 @@ def summarise(name: str, folder: Path) -> dict[str, int | str]:
         counts[f"{split} questions"] = len(part)
         for position, kind in enumerate(TYPES):
             counts[f"{split} questions, {kind}"] = int((part.types == position).sum())
-        counts[f"pictures of {split} questions"] = len(part.pictures)
+        counts[f"pictures of {split} questions"] = len(part.picture_names)
         for note, number in part.notes.items():
             counts[f"{split}: {note}"] = number
     train, test = parts.values()
-    counts["pictures of both"] = len(set(train.pictures) & set(test.pictures))
+    counts["pictures of both"] = len(set(train.picture_names) & set(test.picture_names))
     answers = train.fitted_answers(source.min_count)
     counts["answers"] = len(answers)
     counts["test questions without a known answer"] = int(
         (answers.count(test.answers).counts.sum(1) == 0).sum()
     )
-    longest = max(len(text.split()) for text in train.texts)
+    longest = max(len(text.split()) for text in train.questions)
     counts["words in the longest training question"] = longest
-    counts["words"] = len(Tokenizer.fit(train.texts).vocabulary)
+    counts["words"] = len(Tokenizer.fit(train.questions).vocabulary)
     return counts
 
 
