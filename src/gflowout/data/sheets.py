@@ -58,18 +58,11 @@ def contact_sheet(
     rotated: bool = False,
     seed: int = 0,
 ) -> Image:
-    """Draw a few examples of a data set.
+    """Draw a few examples of a data set: by default images of its test set with their classes.
 
-    Args:
-        name: Name of the data set.
-        data_dir: Directory of all data sets. Default: ``$GFLOWOUT_DATA``, or the user's cache.
-        split: Part of the data. Default: ``"test"`` if there is one.
-        rows: Rows of examples; of rotations, if ``rotated``.
-        columns: Examples in a row.
-        corruptions: Show these corruptions of the same images instead of many images.
-        severity: One severity, 1 to 5. Default: all.
-        rotated: Show rotations of the same images.
-        seed: Seed of the choice of examples, and of corruptions and rotations.
+    ``corruptions``, of all severities or of one, and ``rotated`` show the same images under
+    different treatments instead; ``rows`` then counts rotations. ``seed`` is that of the choice of
+    examples, and of corruptions and rotations.
 
     Raises:
         MissingDataError: If the data set, or frost for the corruption frost, is not there.
@@ -110,11 +103,9 @@ def contact_sheet(
         parts = _corrupted(some.images, corruptions, levels, data_dir, seed)
         return blocks(parts, words, title=f"{title}: corruptions by severity")
     if rotated:
-        turns = [
-            (f"turned {turn + 1}", rotate(some.images, seed=seed + turn))
-            for turn in range(rows or 3)
-        ]
-        part = Block("random angles", (("as it is", some.images), *turns))
+        turns = range(rows or 3)
+        turned = [(f"turned {turn + 1}", rotate(some.images, seed=seed + turn)) for turn in turns]
+        part = Block("random angles", (("as it is", some.images), *turned))
         return blocks([part], words, title=f"{title}: rotations")
     title += f": {len(some)} of {len(images):,}"
     return sheet(some.images, words, columns=columns, title=title)
@@ -238,16 +229,10 @@ def sheet(
     title: str = "",
     lines: int = 2,
 ) -> Image:
-    """Draw images in a grid, each with its caption below.
+    """Draw images, uint8 [N, C, H, W] or pictures of any size, in a grid with captions below.
 
-    Args:
-        images: uint8 [N, C, H, W], or N pictures that may differ in size.
-        captions: One text per image.
-        columns: Images in a row.
-        scale: Factor of enlargement, each pixel to a square. Default: so that small images are
-            about 96 pixels wide.
-        title: A line above the grid.
-        lines: Most lines of a paragraph of a caption; a longer one ends in three dots.
+    ``scale`` enlarges each pixel to a square; by default so that small images are about 96 pixels
+    wide. A paragraph of a caption has at most so many ``lines``; a longer one ends in three dots.
     """
     checks.integer("columns", columns, low=1)
     pictures = [picture(image) for image in images] if isinstance(images, Tensor) else list(images)
@@ -257,22 +242,10 @@ def sheet(
             f"{len(pictures)}"
         )
     pictures = _enlarged(pictures, scale)
-    columns = min(columns, len(pictures))
     width = max(image.width for image in pictures)
     wrapped = [wrap(caption, width, lines) for caption in captions]
     rows = [slice(start, start + columns) for start in range(0, len(pictures), columns)]
-    tall = [max(image.height for image in pictures[row]) for row in rows]
-    text = [max(map(len, wrapped[row])) * _line(_TEXT) for row in rows]
-    height = sum(tall) + sum(text) + 2 * _GAP * len(rows)
-    paper, pen, top = _paper(_GAP + columns * (width + _GAP), height, title)
-    for row, row_height, text_height in zip(rows, tall, text, strict=True):
-        for column, (image, caption) in enumerate(zip(pictures[row], wrapped[row], strict=True)):
-            left = _GAP + column * (width + _GAP)
-            corner = (left + (width - image.width) // 2, top + row_height - image.height)
-            paper.paste(image, corner)
-            _write(pen, caption, left + width // 2, top + row_height + _GAP // 2)
-        top += row_height + text_height + 2 * _GAP
-    return paper
+    return _stack([_row(pictures[row], wrapped[row], width) for row in rows], title)
 
 
 def blocks(
@@ -285,32 +258,15 @@ def blocks(
             f"headings must be one for each image of a row, got {len(headings)} for rows of "
             f"{sorted({len(images) for _, images in rows})}"
         )
-    drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
-    width, height = drawn[0][0].size
     margin = _GAP + max(int(_font(_TEXT).getlength(label)) for label, _ in rows)
-    wrapped = [wrap(heading, width, 2) for heading in headings]
-    head = max(map(len, wrapped)) * _line(_TEXT) + _GAP // 2
-    paper, pen, top = _paper(
-        margin + _GAP + len(headings) * (width + _GAP),
-        head + len(rows) * (height + _GAP) + len(parts) * (_line(_TITLE) + _GAP),
-        title,
-    )
-    lefts = [margin + _GAP + column * (width + _GAP) for column in range(len(headings))]
-    for left, lines in zip(lefts, wrapped, strict=True):
-        _write(pen, lines, left + width // 2, top)
-    top += head
+    drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
+    width = drawn[0][0].width
+    strips = [_row([], [wrap(heading, width, 2) for heading in headings], width, margin)]
     remaining = iter(drawn)
     for part in parts:
-        pen.text((_GAP, top), part.title, fill=_INK, font=_font(_TITLE), anchor="la")
-        top += _line(_TITLE) + _GAP // 2
-        for label, _ in part.rows:
-            middle = (margin, top + height // 2)
-            pen.text(middle, label, fill=_PALE, font=_font(_TEXT), anchor="rm")
-            for left, image in zip(lefts, next(remaining), strict=True):
-                paper.paste(image, (left, top))
-            top += height + _GAP
-        top += _GAP // 2
-    return paper
+        strips.append(_line_of_text(part.title))
+        strips += [_row(next(remaining), [], width, margin, label) for label, _ in part.rows]
+    return _stack(strips, title)
 
 
 def wrap(text: str, width: int, lines: int) -> list[str]:
@@ -359,21 +315,52 @@ def _enlarged(pictures: list[Image], scale: int | None) -> list[Image]:
     ]
 
 
-def _paper(width: int, height: int, title: str) -> tuple[Image, Any, int]:
-    """An empty sheet with its title, a pen for it, and the top of what comes below the title."""
-    top = _GAP + (_line(_TITLE) + _GAP if title else 0)
-    needed = int(_font(_TITLE).getlength(title)) + 2 * _GAP
-    paper: Image = _pillow("Image").new("RGB", (max(width, needed), top + height), _PAPER)
-    pen = _pillow("ImageDraw").Draw(paper)
+def _row(
+    pictures: list[Image], captions: list[list[str]], width: int, margin: int = 0, label: str = ""
+) -> Image:
+    """A strip with a label in the margin, pictures on a common base line, and captions below."""
+    tall = max((image.height for image in pictures), default=0)
+    lines = max(map(len, captions), default=0)
+    columns = max(len(pictures), len(captions))
+    strip = _paper(
+        margin + _GAP + columns * (width + _GAP),
+        tall + _GAP + (lines * _line(_TEXT) + _GAP if lines else 0),
+    )
+    pen = _pillow("ImageDraw").Draw(strip)
+    pen.text((margin, tall // 2), label, fill=_PALE, font=_font(_TEXT), anchor="rm")
+    lefts = [margin + _GAP + column * (width + _GAP) for column in range(columns)]
+    for left, image in zip(lefts, pictures, strict=False):
+        strip.paste(image, (left + (width - image.width) // 2, tall - image.height))
+    for left, caption in zip(lefts, captions, strict=False):
+        for number, line in enumerate(caption):
+            place = (left + width // 2, tall + _GAP // 2 + number * _line(_TEXT))
+            pen.text(place, line, fill=_INK, font=_font(_TEXT), anchor="ma")
+    return strip
+
+
+def _line_of_text(title: str) -> Image:
+    strip = _paper(int(_font(_TITLE).getlength(title)) + 2 * _GAP, _line(_TITLE) + _GAP)
+    pen = _pillow("ImageDraw").Draw(strip)
+    pen.text((_GAP, 0), title, fill=_INK, font=_font(_TITLE), anchor="la")
+    return strip
+
+
+def _stack(strips: list[Image], title: str) -> Image:
+    """Strips one below the other, under a title."""
     if title:
-        pen.text((_GAP, _GAP), title, fill=_INK, font=_font(_TITLE), anchor="la")
-    return paper, pen, top
+        strips = [_line_of_text(title), *strips]
+    width = max(strip.width for strip in strips)
+    sheet = _paper(width, _GAP + sum(strip.height for strip in strips))
+    top = _GAP
+    for strip in strips:
+        sheet.paste(strip, (0, top))
+        top += strip.height
+    return sheet
 
 
-def _write(pen: Any, lines: list[str], centre: int, top: int) -> None:
-    for number, line in enumerate(lines):
-        position = (centre, top + number * _line(_TEXT))
-        pen.text(position, line, fill=_INK, font=_font(_TEXT), anchor="ma")
+def _paper(width: int, height: int) -> Image:
+    empty: Image = _pillow("Image").new("RGB", (width, height), _PAPER)
+    return empty
 
 
 def _pillow(module: str) -> Any:
