@@ -24,7 +24,7 @@ from gflowout.data.clinical.split import (
 from gflowout.data.clinical.tables import (
     DRUG_TABLES,
     Tables,
-    has_table,
+    find_table,
     load_tables,
     read_tables,
     stay_table,
@@ -278,5 +278,6 @@ def summarise(folder: str | Path) -> dict[str, int | str]:
     Examples:
         >>> summarise("data/eicu_demo")["stays"]  # doctest: +SKIP
     """
-    needed = [table for table in DRUG_TABLES if table != "admission" or has_table(folder, table)]
+    optional = () if find_table(Path(folder), "admission") else ("admission",)
+    needed = [table for table in DRUG_TABLES if table not in optional]
     return summary(read_tables(folder, needed)).counts

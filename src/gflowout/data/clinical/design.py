@@ -275,14 +275,9 @@ class ClinicalSet:
         frames = require("pandas", extra="data", purpose="ClinicalSet.frame")
         index = frames.Index(self.stays.tolist(), name="stay")
         features = frames.DataFrame(self.x.numpy(), columns=list(self.features), index=index)
-        rest = frames.DataFrame(
-            {
-                "died": self.y.numpy().astype("int64"),
-                "patient": list(self.patients),
-                "hospital": self.hospitals.numpy(),
-            },
-            index=index,
-        )
+        died = self.y.numpy().astype("int64")
+        about = {"died": died, "patient": self.patients, "hospital": self.hospitals.numpy()}
+        rest = frames.DataFrame(about, index=index)
         return frames.concat([features, rest], axis=1)  # type: ignore[no-any-return]
 
 

@@ -76,9 +76,7 @@ def leave_hospital_out(
     elif isinstance(test_hospital, float):
         chosen = _draw(stays, test_hospital, seed)
     elif isinstance(test_hospital, Collection):
-        chosen = tuple(
-            sorted({_hospital("test_hospital", value, stays) for value in test_hospital})
-        )
+        chosen = tuple(sorted({_hospital("test_hospital", one, stays) for one in test_hospital}))
     else:
         chosen = (_hospital("test_hospital", test_hospital, stays),)
     inside = stays.hospital.isin(chosen)
@@ -108,9 +106,8 @@ def between_hospitals(
     train = _hospital("train_hospital", train_hospital, stays)
     test = _hospital("test_hospital", test_hospital, stays)
     if train == test:
-        raise ValueError(
-            f"train_hospital must be another hospital than test_hospital, got {train} for both"
-        )
+        expected = "another hospital than test_hospital"
+        raise ValueError(f"train_hospital must be {expected}, got {train} for both")
     return _sides(stays[stays.hospital == train], stays[stays.hospital == test], (test,))
 
 
@@ -158,9 +155,7 @@ def hold_out_patients(
 
 
 def _draw(stays: pd.DataFrame, fraction: float, seed: int) -> tuple[int, ...]:
-    fraction = checks.number(
-        "test_hospital", fraction, low=0, high=1, open_low=True, open_high=True
-    )
+    checks.number("test_hospital", fraction, low=0, high=1, open_low=True, open_high=True)
     generator = random.generator(seed, "hospitals")
     sizes = stays.groupby("hospital").size()
     order = sizes.iloc[torch.randperm(len(sizes), generator=generator).numpy()]

@@ -190,17 +190,9 @@ class Answers:
             classes = (self.index.get(normalise(answer)) for answer in answers)
             per_question.append(Counter(number for number in classes if number is not None))
         width = max(map(len, per_question), default=0) or 1
-        index = torch.zeros(len(per_question), width, dtype=torch.int64)
-        counts = torch.zeros(len(per_question), width, dtype=torch.int64)
-        cells = [
-            (row, column, number, count)
-            for row, given in enumerate(per_question)
-            for column, (number, count) in enumerate(given.items())
-        ]
-        if cells:
-            rows, columns, numbers, amounts = torch.tensor(cells).unbind(1)
-            index[rows, columns] = numbers
-            counts[rows, columns] = amounts
+        padded = [[*given.items(), *[(0, 0)] * (width - len(given))] for given in per_question]
+        table = torch.tensor(padded, dtype=torch.int64).reshape(-1, width, 2)
+        index, counts = table[..., 0].contiguous(), table[..., 1].contiguous()
         total = torch.tensor([len(answers) for answers in annotators], dtype=torch.int64)
         return Counts(index, counts, total, total - counts.sum(1))
 
@@ -288,10 +280,8 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
     if isinstance(predicted, str):
         raise TypeError(f"predicted must be a list of answers, got the text {predicted!r}")
     if len(predicted) != len(annotators):
-        raise ValueError(
-            "predicted and annotators must have one entry per question, "
-            f"got {len(predicted)} and {len(annotators)}"
-        )
+        got = f"{len(predicted)} and {len(annotators)}"
+        raise ValueError(f"predicted and annotators must have one entry per question, got {got}")
     matches = []
     for position, (answer, given) in enumerate(zip(predicted, annotators, strict=True)):
         if isinstance(given, str) or not given:
@@ -347,9 +337,8 @@ def by_type(scores: Tensor, types: Tensor | Sequence[str] | None = None) -> dict
     if not isinstance(types, Tensor):
         types = torch.tensor([TYPES.index(checks.choice("types", kind, TYPES)) for kind in types])
     if len(types) != len(scores):
-        raise ValueError(
-            f"types must have one entry per question, got {len(types)} for {len(scores)}"
-        )
+        got = f"{len(types)} for {len(scores)}"
+        raise ValueError(f"types must have one entry per question, got {got}")
     for position, kind in enumerate(TYPES):
         chosen = scores[types == position]
         if len(chosen):
