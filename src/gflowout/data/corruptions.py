@@ -1,7 +1,8 @@
 """Snow, frost and Gaussian noise of the common-corruptions benchmark, for batches of images.
 
 Hendrycks and Dietterich (2019), five severities each. Every corruption is a pure function of the
-images and of random numbers (``apply_*``); :func:`corrupt` draws the numbers.
+images and of random numbers (``apply_*``), truncated to bytes as published; :func:`corrupt` draws
+the numbers.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor
         >>> apply_gaussian_noise(pixel, torch.ones(1, 1, 1, 2), 0.1)
         tensor([[[[125, 255]]]], dtype=torch.uint8)
     """
-    return _bytes((images.double() / 255 + scale * normal.double()).clamp_(0, 1) * 255)
+    noisy = (images.double() / 255 + scale * normal.double()).clamp_(0, 1)
+    return (noisy * 255).to(torch.uint8)
 
 
 def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Tensor:
@@ -175,7 +177,7 @@ def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Ten
     layer = frost.double()
     if images.shape[1] == 1:
         layer = _grey(layer)
-    return _bytes((keep * images.double() + cover * layer).clamp_(0, 255))
+    return (keep * images.double() + cover * layer).clamp_(0, 255).to(torch.uint8)
 
 
 def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
@@ -189,10 +191,10 @@ def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
         >>> apply_snow(pixel, torch.zeros(1, 1, 1), 0.5)  # (0.4 + 1.1) / 2
         tensor([[[[191]]]], dtype=torch.uint8)
     """
-    x = images.float() / 255  # single precision, as published: it decides the truncation in _bytes
+    x = images.float() / 255  # single precision, as published: it decides the truncation
     x = keep * x + (1 - keep) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
     both = layer + layer.flip(-2, -1)
-    return _bytes((x.double() + both[:, None]).clamp_(0, 1) * 255)
+    return ((x.double() + both[:, None]).clamp_(0, 1) * 255).to(torch.uint8)
 
 
 def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -> Tensor:
@@ -249,7 +251,3 @@ def _grey(images: Tensor) -> Tensor:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
-
-
-def _bytes(values: Tensor) -> Tensor:
-    return values.to(torch.uint8)  # truncates, as published

@@ -163,11 +163,9 @@ def _fetch(
             return complete
         Resuming(partial, bar(download.filename))(download.url, complete)
     except DataError as error:
-        what = "the files in it" if download.unpack else "it"
-        raise DataError(
-            f"{error}. Without a network, fetch {download.filename} elsewhere and put {what} into "
-            f"{folder}"
-        ) from error
+        put = f"put {'the files in it' if download.unpack else 'it'} into {folder}"
+        elsewhere = f"Without a network, fetch {download.filename} elsewhere and {put}"
+        raise DataError(f"{error}. {elsewhere}") from error
     algorithm, expected = checksum.split(":", 1)
     if (actual := store.digest(complete, algorithm)) != expected:
         complete.unlink()
@@ -201,12 +199,7 @@ def _check_space(wanted: Entry, downloads: list[Download], staging: Path) -> Non
 
 
 def readable(size: float) -> str:
-    """A number of bytes with a unit.
-
-    Examples:
-        >>> readable(11_594_722), readable(0)
-        ('11.6 MB', '0 B')
-    """
+    """A number of bytes with a unit, such as ``11.6 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

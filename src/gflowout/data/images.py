@@ -65,10 +65,8 @@ class ImageSet:
         if count:
             low, high = (int(bound) for bound in self.labels.aminmax())
             if low < 0 or high >= classes:
-                raise ValueError(
-                    f"labels must be in [0, {classes - 1}] for {classes} classes, got labels from "
-                    f"{low} to {high}"
-                )
+                allowed = f"in [0, {classes - 1}] for {classes} classes"
+                raise ValueError(f"labels must be {allowed}, got labels from {low} to {high}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -195,10 +193,8 @@ def _load_idx(name: str, folder: Path, paths: list[Path]) -> tuple[Tensor, Tenso
         shape = "x".join(map(str, images.shape[1:]))
         raise DataError(f"{paths[0]}: pictures of {name} must be 28x28, got {shape}")
     if len(images) != len(labels):
-        raise DataError(
-            f"{folder}: {len(images)} pictures in {paths[0].name}, {len(labels)} labels in "
-            f"{paths[1].name}; the files do not belong together"
-        )
+        both = f"{len(images)} pictures in {paths[0].name}, {len(labels)} labels in {paths[1].name}"
+        raise DataError(f"{folder}: {both}; the files do not belong together")
     return images.unsqueeze(1), labels.long()
 
 

@@ -115,11 +115,6 @@ def choose(labels: Tensor, classes: int, number: int, columns: int, seed: int) -
     """Indices of examples, drawn without replacement.
 
     If a row holds every class, classes take turns, so that each column shows one of them.
-
-    Examples:
-        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
-        >>> labels[choose(labels, 2, 4, 2, seed=0)]
-        tensor([0, 1, 0, 1])
     """
     order = torch.randperm(len(labels), generator=generator(seed, "sheet"))
     if classes <= columns:
@@ -206,13 +201,7 @@ def _questions(
 
 
 def picture(image: Tensor) -> Image:
-    """Convert a tensor, uint8 [C, H, W] with one or three channels, to a Pillow image.
-
-    Examples:
-        >>> white = picture(torch.full((3, 2, 4), 255, dtype=torch.uint8))
-        >>> white.size, white.getpixel((0, 0))
-        ((4, 2), (255, 255, 255))
-    """
+    """Convert a tensor, uint8 [C, H, W] with one or three channels, to a Pillow image."""
     check_images("image", image[None])
     colours = image.expand(3, -1, -1).permute(1, 2, 0).contiguous()
     height, width = colours.shape[:2]
@@ -237,10 +226,8 @@ def sheet(
     checks.integer("columns", columns, low=1)
     pictures = [picture(image) for image in images] if isinstance(images, Tensor) else list(images)
     if not pictures or len(pictures) != len(captions):
-        raise ValueError(
-            f"captions must be one for each of at least one image, got {len(captions)} for "
-            f"{len(pictures)}"
-        )
+        got = f"{len(captions)} for {len(pictures)}"
+        raise ValueError(f"captions must be one for each of at least one image, got {got}")
     pictures = _enlarged(pictures, scale)
     width = max(image.width for image in pictures)
     wrapped = [wrap(caption, width, lines) for caption in captions]
@@ -254,10 +241,8 @@ def blocks(
     """Draw blocks one below the other: a column per image, with a heading; a row per treatment."""
     rows = [row for part in parts for row in part.rows]
     if not rows or any(len(images) != len(headings) for _, images in rows):
-        raise ValueError(
-            f"headings must be one for each image of a row, got {len(headings)} for rows of "
-            f"{sorted({len(images) for _, images in rows})}"
-        )
+        got = f"{len(headings)} for rows of {sorted({len(images) for _, images in rows})}"
+        raise ValueError(f"headings must be one for each image of a row, got {got}")
     margin = _GAP + max(int(_font(_TEXT).getlength(label)) for label, _ in rows)
     drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
     width = drawn[0][0].width
@@ -274,8 +259,7 @@ def wrap(text: str, width: int, lines: int) -> list[str]:
 
     Every paragraph gets at most ``lines`` lines; what is left over becomes three dots.
     """
-    paragraphs = (_wrap(paragraph, width, lines) for paragraph in text.split("\n"))
-    return [line for paragraph in paragraphs for line in paragraph]
+    return [line for paragraph in text.split("\n") for line in _wrap(paragraph, width, lines)]
 
 
 def _wrap(text: str, width: int, lines: int) -> list[str]:

@@ -60,10 +60,8 @@ def split(
     result = tuple((owner == part).nonzero().flatten() for part in range(len(sizes)))
     for part, (indices, size) in enumerate(zip(result, sizes, strict=True)):
         if size and not len(indices):
-            raise ValueError(
-                f"groups are too few or too large: no group is left for part {part} "
-                f"of fractions={list(fractions)!r}"
-            )
+            empty = f"no group is left for part {part} of fractions={list(fractions)!r}"
+            raise ValueError(f"groups are too few or too large: {empty}")
     return result
 
 
@@ -71,10 +69,6 @@ def apportion(total: int, shares: Sequence[float]) -> list[int]:
     """Divide a whole number in shares of any sum by the largest remainder.
 
     The parts sum to ``total``; each is less than one from its exact share.
-
-    Examples:
-        >>> apportion(10, [0.45, 0.45, 0.1])
-        [5, 4, 1]
     """
     exact = [total * share / sum(shares) for share in shares]
     counts = [math.floor(value + 1e-9) for value in exact]

@@ -93,7 +93,9 @@ def _parse(name: str, fields: dict[str, Any]) -> Entry:
         required = [file for file in files if not file.optional]
         downloads = tuple(Download(mirror + f.name, f.checksum) for f in required if f.checksum)
     fields["classes"] = fields.get("classes", "").split()
-    rest = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    rest: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+    }
     return Entry(name=name, files=files, downloads=downloads, **rest)
 
 
@@ -102,16 +104,7 @@ ENTRIES = {name: _parse(name, fields) for name, fields in _CATALOG.items()}
 
 
 def entry(name: str) -> Entry:
-    """Return the data set called ``name``.
-
-    Examples:
-        >>> entry("mnist").licence
-        'CC BY-SA 3.0'
-        >>> entry("minst")
-        Traceback (most recent call last):
-            ...
-        ValueError: name must be one of 'mnist', ..., got 'minst'; did you mean 'mnist'?
-    """
+    """The data set called ``name``; an unknown name raises an error that suggests one."""
     return ENTRIES[checks.choice("name", name, ENTRIES)]
 
 
@@ -240,12 +233,7 @@ def published_checksum(download: Download) -> str:
 
 
 def parse_sums(text: str) -> dict[str, str]:
-    """SHA-256 by path, from a list that ``sha256sum`` wrote.
-
-    Examples:
-        >>> parse_sums("0" * 64 + "  ./tables/stays.csv.gz")["tables/stays.csv.gz"][:4]
-        '0000'
-    """
+    """SHA-256 by path, from a list that ``sha256sum`` wrote."""
     matches = (_SUM.fullmatch(line.strip()) for line in text.splitlines())
     return {match[2].removeprefix("./"): match[1].lower() for match in matches if match}
 

@@ -171,10 +171,8 @@ def flatten(batch: Tensor) -> Tensor:
 def check_transform(name: str, value: Any) -> Transform:
     """Return ``value`` if it can be used on training and validation data."""
     if isinstance(value, Augment):
-        raise TypeError(
-            f"{name} must give the same for the same images, got {value!r}; "
-            "training data take it as augment="
-        )
+        hint = "training data take it as augment="
+        raise TypeError(f"{name} must give the same for the same images, got {value!r}; {hint}")
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
     return value  # type: ignore[no-any-return]

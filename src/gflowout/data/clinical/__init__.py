@@ -189,10 +189,8 @@ def _with_drugs(
     treated = stays.index.isin(drugs.stay)
     counts["stays without any drug in the window"] = int((~treated).sum())
     if not treated.any():
-        raise ValueError(
-            f"require_drugs=True leaves no stays: none of {len(stays)} has a drug in the first "
-            f"{hours:g} hours"
-        )
+        none = f"none of {len(stays)} has a drug in the first {hours:g} hours"
+        raise ValueError(f"require_drugs=True leaves no stays: {none}")
     return stays[treated]
 
 
@@ -202,10 +200,8 @@ def _hospital_split(
     if train_hospital is None:
         return leave_hospital_out(stays, test_hospital, seed=seed)
     if isinstance(test_hospital, str | float | Collection):
-        raise TypeError(
-            "test_hospital must be the id of a hospital when train_hospital is one, got "
-            f"{test_hospital!r}"
-        )
+        expected = "the id of a hospital when train_hospital is one"
+        raise TypeError(f"test_hospital must be {expected}, got {test_hospital!r}")
     return between_hospitals(stays, train_hospital=train_hospital, test_hospital=test_hospital)
 
 

@@ -85,10 +85,8 @@ class Vocabulary:
         counts = pairs.key.value_counts()
         keys = tuple(sorted(str(key) for key in counts.index[counts >= min_count]))
         if not keys:
-            raise ValueError(
-                f"min_count must leave at least one drug, got {min_count}: the most frequent one "
-                f"occurs in {int(counts.max()) if len(counts) else 0} training stays"
-            )
+            most = f"the most frequent one occurs in {counts.max() if len(counts) else 0} stays"
+            raise ValueError(f"min_count must leave at least one drug, got {min_count}: {most}")
         return cls(keys, drug_key, names, codes)
 
     @property
@@ -309,10 +307,8 @@ def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> Clin
         return data
     deaths, survivals = (data.y == 1).nonzero()[:, 0], (data.y == 0).nonzero()[:, 0]
     if not len(deaths) or not len(survivals):
-        raise ValueError(
-            f"balance={balance!r} needs deaths and survivals in training, got {len(deaths)} and "
-            f"{len(survivals)}"
-        )
+        got = f"{len(deaths)} and {len(survivals)}"
+        raise ValueError(f"balance={balance!r} needs deaths and survivals in training, got {got}")
     if balance == "weights":
         weights = torch.empty(len(data))
         for rows in (deaths, survivals):

@@ -26,6 +26,8 @@ _FORMS, _UNITS, _LEADING, _DROPPED, _SALTS, _MINERALS = (
     frozenset(_TABLES[kind].split())
     for kind in ("forms", "units", "leading", "dropped", "salts", "minerals")
 )
+_SPELLINGS: dict[str, str]
+_SYNONYMS: dict[str, str]
 _SPELLINGS, _SYNONYMS = (
     {alias: name for name, aliases in _TABLES[kind].items() for alias in aliases}
     for kind in ("spellings", "synonyms")
@@ -159,7 +161,7 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
         counts[f"{table} rows"] = len(rows)
         counts[f"{table} rows of unknown stays"] = len(rows) - len(matched)
         counting = end.notna()
-        for reason, excluded in _EXCLUDED[table](matched, end).items():
+        for reason, excluded in _excluded(table, matched, end).items():
             counts[f"{table} rows {reason}"] = int((counting & excluded).sum())
             counting &= ~excluded
         part, nameless = _drugs(pd, matched[counting], home=table == "admission")
@@ -171,36 +173,26 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
     return drugs.sort_values(columns, ignore_index=True), counts
 
 
-def _medication(rows: Any, end: Any) -> dict[str, Any]:
-    """Orders that do not count. Offsets that are not recorded compare as false."""
-    start = rows.drugstartoffset
+def _excluded(table: str, rows: Any, end: Any) -> dict[str, Any]:
+    """Rows that do not count, by reason. Offsets that are not recorded compare as false."""
+    if table == "admission":  # only when a drug taken before admission was entered matters
+        return {"after the window": ~(rows.drugenteredoffset < end) | (rows.drugoffset >= end)}
+    if table == "infusion":
+        rate = rows.drugrate.astype("str").str.strip().str.lower()
+        return {
+            "after the window": ~(rows.infusionoffset < end),
+            "before admission": rows.infusionoffset < 0,
+            "with rate zero": rate.str.fullmatch(r"0*\.?0*|off") & rows.drugrate.notna(),
+        }
     # A stop of 0 stands for none: 0 is some hundred times as frequent as any minute near it.
     stop = rows.drugstopoffset.where(rows.drugstopoffset != 0)
     return {
         "cancelled": rows.drugordercancelled == "Yes",
-        "after the window": ~(start < end),
+        "after the window": ~(rows.drugstartoffset < end),
         "stopped before admission": stop < 0,
-        "stopped before they started": stop < start,
+        "stopped before they started": stop < rows.drugstartoffset,
         "written after the window": rows.drugorderoffset >= end,
     }
-
-
-def _infusion(rows: Any, end: Any) -> dict[str, Any]:
-    """Entries of running infusions that do not count."""
-    rate = rows.drugrate.astype("str").str.strip().str.lower()
-    return {
-        "after the window": ~(rows.infusionoffset < end),
-        "before admission": rows.infusionoffset < 0,
-        "with rate zero": rate.str.fullmatch(r"0*\.?0*|off") & rows.drugrate.notna(),
-    }
-
-
-def _admission(rows: Any, end: Any) -> dict[str, Any]:
-    """Drugs taken before admission that do not count: only when they were entered matters."""
-    return {"after the window": ~(rows.drugenteredoffset < end) | (rows.drugoffset >= end)}
-
-
-_EXCLUDED = {"medication": _medication, "infusion": _infusion, "admission": _admission}
 
 
 def _drugs(pd: Any, rows: Any, *, home: bool) -> tuple[Any, int]:

@@ -146,10 +146,8 @@ def hold_out_patients(
         order = torch.randperm(len(names), generator=generator).tolist()
         held_out += [names[i] for i in order[: round(fraction * len(names))]]
     if len(held_out) == len(died):
-        raise ValueError(
-            f"valid_fraction must leave patients to train on, got {fraction:g}, which sets all "
-            f"{len(died)} apart"
-        )
+        got = f"{fraction:g}, which sets all {len(died)} apart"
+        raise ValueError(f"valid_fraction must leave patients to train on, got {got}")
     valid = stays.patient.isin(held_out)
     return stays[~valid], stays[valid]
 
@@ -172,11 +170,9 @@ def _hospital(name: str, value: Any, stays: pd.DataFrame) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be the id of a hospital, got {value!r}")
     if not (stays.hospital == int(value)).any():
-        largest = stays.hospital.value_counts().index[:5].tolist()
-        raise ValueError(
-            f"{name} must be a hospital with stays in the table, got {int(value)}; the largest are "
-            f"{', '.join(map(str, largest))}"
-        )
+        largest = ", ".join(map(str, stays.hospital.value_counts().index[:5]))
+        expected = "a hospital with stays in the table"
+        raise ValueError(f"{name} must be {expected}, got {value}; the largest are {largest}")
     return int(value)
 
 

@@ -127,10 +127,8 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
     path = find_table(folder, "patient")
     repeated = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
     if len(repeated):
-        raise DataError(
-            f"{path}: patientunitstayid must be unique, but {len(repeated)} rows repeat one, first "
-            f"{repeated.iloc[0]}; {_AGAIN}"
-        )
+        rows = f"{len(repeated)} rows repeat one, first {repeated.iloc[0]}"
+        raise DataError(f"{path}: patientunitstayid must be unique, but {rows}; {_AGAIN}")
     if patient.uniquepid.isna().any():
         row = int(patient.uniquepid.isna().to_numpy().argmax()) + 2
         raise DataError(f"{path}: uniquepid is empty in line {row}; {_AGAIN}")
@@ -200,10 +198,8 @@ def stay_table(
     if not recorded.any():
         raise DataError(f"{tables.folder}: no stay has a known outcome; get the tables again")
     if not (recorded & long).any():
-        raise ValueError(
-            f"min_hours must leave at least one stay, got {min_hours:g}: the longest stay with a "
-            f"known outcome has {stays.hours[recorded].max():.0f} hours"
-        )
+        longest = f"the longest stay has {stays.hours[recorded].max():.0f} hours"
+        raise ValueError(f"min_hours must leave at least one stay, got {min_hours:g}: {longest}")
     return stays[recorded & long].sort_index(), counts
 
 

@@ -46,18 +46,14 @@ _CONTRACTED = """
 """
 
 
-def _spellings() -> dict[str, str]:
-    """Contractions by their spellings without one of the apostrophes."""
-    table = {
-        word[:place] + word[place + 1 :]: word
-        for word in _CONTRACTED.split()
-        for place, letter in enumerate(word)
-        if letter == "'"
-    }
-    return table | {"somebody'd": "somebodyd"}  # the wrong way round in the official table, too
-
-
-_CONTRACTIONS = _spellings()
+# Contractions by their spellings without one of the apostrophes.
+_CONTRACTIONS = {
+    word[:place] + word[place + 1 :]: word
+    for word in _CONTRACTED.split()
+    for place, letter in enumerate(word)
+    if letter == "'"
+}
+_CONTRACTIONS["somebody'd"] = "somebodyd"  # the wrong way round in the official table, too
 
 
 def strip_punctuation(text: str) -> str:
@@ -285,10 +281,8 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
     matches = []
     for position, (answer, given) in enumerate(zip(predicted, annotators, strict=True)):
         if isinstance(given, str) or not given:
-            raise ValueError(
-                f"annotators must hold a list of answers per question, got {given!r} "
-                f"for question {position}"
-            )
+            got = f"{given!r} for question {position}"
+            raise ValueError(f"annotators must hold a list of answers per question, got {got}")
         if len(given) == 1:
             given = [normalise(given[0])]
         elif len(set(given)) > 1:

@@ -163,10 +163,8 @@ class VQARAD(_PictureSource):
         for name in self._FOLDERS:
             if (folder / name).is_dir():
                 return folder / name
-        raise MissingDataError(
-            f"{folder}: has no sub-folder {' or '.join(map(repr, self._FOLDERS))}; put the "
-            "pictures there"
-        )
+        names = " or ".join(map(repr, self._FOLDERS))
+        raise MissingDataError(f"{folder}: has no sub-folder {names}; put the pictures there")
 
 
 class EasyVQA(_PictureSource):
@@ -249,18 +247,14 @@ def _annotations(
             raise record.error(f"is about {about}, which {asked.name} does not have")
         kind, answers = record.get("answer_type", str), record.get("answers", list)
         if kind not in TYPES or not answers or not all(isinstance(text, str) for text in answers):
-            raise record.error(
-                f"must have answers and one of the types {', '.join(TYPES)}, got {kind!r} and "
-                f"{answers!r}"
-            )
+            expected = f"answers and one of the types {', '.join(TYPES)}"
+            raise record.error(f"must have {expected}, got {kind!r} and {answers!r}")
         main = record.get("multiple_choice_answer", str)
         annotations[number] = (tuple(answers), main, TYPES.index(kind))
     missing = [number for number in picture_of if number not in annotations]
     if missing:
-        raise DataError(
-            f"{path}: has no answers to {len(missing)} questions of {asked.name}, the first is "
-            f"{missing[0]}; get both files again"
-        )
+        questions = f"{len(missing)} questions of {asked.name}, the first is {missing[0]}"
+        raise DataError(f"{path}: has no answers to {questions}; get both files again")
     return [annotations[number] for number in picture_of]
 
 

@@ -164,10 +164,8 @@ class Tokenizer:
                 if row is not None and row not in vectors:
                     vectors[row] = _floats(path, number, numbers)
         if not vectors.keys() - {UNKNOWN}:
-            raise DataError(
-                f"{path}: has none of the {len(self.vocabulary)} words of the vocabulary; "
-                "name a GloVe text file of the same language"
-            )
+            none = f"has none of the {len(self.vocabulary)} words of the vocabulary"
+            raise DataError(f"{path}: {none}; name a GloVe text file of the same language")
         table = torch.zeros(len(self), size)
         table[list(vectors)] = torch.tensor(list(vectors.values()))
         return table
@@ -303,9 +301,9 @@ class Regions:
 def read_regions(path: Path, features: int = FEATURES) -> Tensor:
     """Read the features of one picture, float32 [its regions, features]."""
     numpy = require("numpy", extra="data", purpose="reading region features")
-    errors = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile)
     # zipfile raises RuntimeError for an unknown compression or a password in a damaged header.
-    errors += (zlib.error, RuntimeError)
+    zipped = (zipfile.BadZipFile, zlib.error, RuntimeError)
+    errors = (OSError, ValueError, EOFError, TypeError, AttributeError, *zipped)
     # Opened here, since numpy leaves a file open that turns out to be damaged.
     with (
         reading(path, errors=errors, missing="no such file of region features"),

@@ -48,7 +48,7 @@ class Questions:
     types: Tensor  # position in TYPES, int64 [N]; -1 if unknown
     notes: dict[str, int] = field(default_factory=dict)  # counts of irregular entries
 
-    _ROWS: ClassVar = ("questions", "question_ids", "image_index", "answers", "main", "types")
+    _ROWS: ClassVar = "questions question_ids image_index answers main types"  # one per question
 
     def __len__(self) -> int:
         """Number of questions."""
@@ -58,7 +58,7 @@ class Questions:
         """Return a set of some of the questions; pictures are shared."""
         chosen = positions(rows, len(self))
         selected: dict[str, Any] = {}
-        for name in self._ROWS:
+        for name in self._ROWS.split():
             values = getattr(self, name)
             if not isinstance(values, tuple):
                 selected[name] = values[chosen]
@@ -104,7 +104,7 @@ class VQASet(Questions):
     classes: int
     scoring: str = "capped"
 
-    _ROWS: ClassVar = (*Questions._ROWS, "tokens", "counts")
+    _ROWS: ClassVar = f"{Questions._ROWS} tokens counts"
 
     def __repr__(self) -> str:
         return (
@@ -149,10 +149,8 @@ class VQASet(Questions):
         """
         chosen = positions(rows, len(self))
         if predicted.shape != chosen.shape:
-            raise ValueError(
-                f"predicted must have one class per question, shape {list(chosen.shape)}, "
-                f"got {list(predicted.shape)}"
-            )
+            expected = f"one class per question, shape {list(chosen.shape)}"
+            raise ValueError(f"predicted must have {expected}, got {list(predicted.shape)}")
         counts = self.counts[chosen]
         return count_accuracy(counts.of(predicted.cpu()), counts.annotators)
 
@@ -211,10 +209,9 @@ def hold_out(
     order = torch.randperm(len(groups), generator=random.generator(seed, "valid"))
     count = round(valid * len(groups))
     if groups and count == len(groups):
-        raise ValueError(
-            f"valid must leave questions to train on, got {valid:g}, which holds out all "
-            f"{count} {'pictures' if by_image else 'different questions'}"
-        )
+        got = f"{valid:g}, which holds out all {count} "
+        got += "pictures" if by_image else "different questions"
+        raise ValueError(f"valid must leave questions to train on, got {got}")
     chosen = torch.zeros(len(groups), dtype=torch.bool)
     chosen[order[:count]] = True
     held_out = chosen[group]
@@ -300,10 +297,8 @@ class Source(ABC):
         """Raise an error for options that the data set does not have."""
         for option in options:
             if option not in self.options:
-                raise TypeError(
-                    f"{self.name} takes the options {', '.join(self.options)}, got {option!r}"
-                    f"{checks.suggest(option, self.options)}"
-                )
+                hint = f"got {option!r}{checks.suggest(option, self.options)}"
+                raise TypeError(f"{self.name} takes the options {', '.join(self.options)}, {hint}")
 
 
 def positions(rows: Rows, total: int) -> Tensor:
