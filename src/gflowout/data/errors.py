@@ -85,6 +85,12 @@ def check_tensor(name: str, value: Any, expected: str) -> Tensor:
     return value
 
 
+def check_texts(name: str, value: Any) -> None:
+    """Raise an error if ``value`` is one text where a list of them is expected."""
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a list of texts, got the text {value!r}")
+
+
 def describe(value: Tensor) -> str:
     """Type and shape of a tensor, such as ``float32 [2, 3]``."""
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

@@ -361,30 +361,30 @@ class _RefusedError(Exception):
     """A pickle names something that these files do not need."""
 
 
-class _Type:
-    """Stands in for a NumPy type; keeps its code, such as ``u1``."""
+class _StandIn:
+    """Keeps the arguments and the state that a pickle gives to a NumPy object."""
 
-    def __init__(self, code: bytes | str = "", *_: Any) -> None:
-        self.code = _text(code) if isinstance(code, bytes | str) else ""
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class _Array:
-    """Stands in for a NumPy array; keeps its state: version, shape, type, order, bytes."""
-
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
         self.state: Any = None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
+
+class _Type(_StandIn):
+    """Stands in for a NumPy type; its first argument is its code, such as ``u1``."""
+
+
+class _Array(_StandIn):
+    """Stands in for a NumPy array; its state is version, shape, type, order, bytes."""
+
     def tensor(self, path: Path) -> Tensor:
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             raise DataError(f"{path}: 'data' is not an array as NumPy writes it")
         _, shape, kind, fortran, raw = self.state
-        if not isinstance(kind, _Type) or kind.code not in ("u1", "uint8") or fortran:
+        code = kind.arguments[0] if isinstance(kind, _Type) and kind.arguments else None
+        if code not in ("u1", "uint8", b"u1", b"uint8") or fortran:
             raise DataError(f"{path}: 'data' must be bytes (uint8) in C order")
         sizes = isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape)
         if not sizes or not isinstance(raw, bytes) or len(raw) != math.prod(shape):
@@ -392,16 +392,13 @@ class _Array:
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
-class _Bytes:
+class _Bytes(_StandIn):
     """Stands in for ``_codecs.encode``, by which Python 3 writes bytes into old pickles."""
 
     def __new__(cls, text: Any, encoding: Any) -> bytes:  # type: ignore[misc]
         if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
             raise _RefusedError(f"the encoding {encoding!r}")
         return text.encode("latin1")
-
-    def __setstate__(self, state: Any) -> None:
-        pass
 
 
 # All are classes with __setstate__: a pickle can set attributes on what has none.

@@ -62,12 +62,8 @@ def contact_sheet(
 
     ``corruptions``, of all severities or of one, and ``rotated`` show the same images under
     different treatments instead; ``rows`` then counts rotations. ``seed`` is that of the choice of
-    examples, and of corruptions and rotations.
-
-    Raises:
-        MissingDataError: If the data set, or frost for the corruption frost, is not there.
-        DataError: If it is damaged, or has no images.
-        ValueError: If an option does not apply to the data set.
+    examples, and of corruptions and rotations. An option that does not apply to the data set raises
+    ``ValueError``, a data set without images :class:`DataError`.
     """
     wanted = entry(name)
     checks.integer("seed", seed, low=0)

@@ -16,6 +16,7 @@ from torch import Tensor
 from gflowout.core import checks, random
 from gflowout.core.optional import require
 from gflowout.data.clinical.drugs import HOME
+from gflowout.data.errors import check_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,8 +162,7 @@ class Covariates:
     @classmethod
     def fit(cls, stays: pd.DataFrame, names: Iterable[str] = COVARIATES) -> Covariates:
         """Learn mean and spread of the age from training stays."""
-        if isinstance(names, str):
-            raise TypeError(f"covariates must be a sequence of names, got the string {names!r}")
+        check_texts("covariates", names)
         chosen = tuple(checks.choice("covariates", name, COVARIATES) for name in names)
         age = stays.age.dropna()
         spread = float(age.std(ddof=0)) if len(age) else 1.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.data import store
-from gflowout.data.errors import DataError, MissingDataError, reading
+from gflowout.data.errors import DataError, MissingDataError, check_texts, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,8 +213,7 @@ def table_names(tables: Iterable[str]) -> tuple[str, ...]:
         ValueError: tables must be one of 'medication', 'infusion', 'admission', got 'infusions';
         did you mean 'infusion'?
     """
-    if isinstance(tables, str):
-        raise TypeError(f"tables must be a sequence of names, got the string {tables!r}")
+    check_texts("tables", tables)
     names = tuple(dict.fromkeys(checks.choice("tables", name, DRUG_TABLES) for name in tables))
     if not names:
         raise ValueError("tables must name at least one drug table, got none")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.data.errors import check_texts
 
 MIN_COUNT = 8
 """Published MCAN keeps answers that are given to more than eight questions."""
@@ -163,8 +164,7 @@ class Answers:
             The answers by decreasing frequency, then by the alphabet, so that the order of the
             questions does not matter.
         """
-        if isinstance(answers, str):
-            raise TypeError(f"answers must be a list of texts, got the text {answers!r}")
+        check_texts("answers", answers)
         checks.integer("min_count", min_count, low=0)
         counts = Counter(normalise(answer) for answer in answers)
         kept = [answer for answer, count in counts.items() if count > min_count and answer]
@@ -273,8 +273,7 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
         >>> question_accuracy(["red"], [["red"] * 2 + ["blue"] * 8])
         tensor([0.6000])
     """
-    if isinstance(predicted, str):
-        raise TypeError(f"predicted must be a list of answers, got the text {predicted!r}")
+    check_texts("predicted", predicted)
     if len(predicted) != len(annotators):
         got = f"{len(predicted)} and {len(annotators)}"
         raise ValueError(f"predicted and annotators must have one entry per question, got {got}")

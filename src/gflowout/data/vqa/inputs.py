@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.optional import MissingExtraError, require
-from gflowout.data.errors import DataError, MissingDataError, reading
+from gflowout.data.errors import DataError, MissingDataError, check_texts, reading
 from gflowout.data.images import read_picture
 
 PAD, UNKNOWN = 0, 1
@@ -79,7 +79,7 @@ class Tokenizer:
             length: Tokens per question.
             min_count: Rarer words are unknown.
         """
-        _not_a_text(questions)
+        check_texts("questions", questions)
         checks.integer("min_count", min_count, low=1)
         counts = Counter(word for question in questions for word in words(question))
         return cls(tuple(word for word, count in counts.items() if count >= min_count), length)
@@ -99,7 +99,7 @@ class Tokenizer:
         A question without any word becomes one unknown word, since a row of padding alone has
         nothing to attend to.
         """
-        _not_a_text(questions)
+        check_texts("questions", questions)
         rows = []
         for question in questions:
             ids = [self.index.get(word, UNKNOWN) for word in words(question)[: self.length]]
@@ -169,11 +169,6 @@ class Tokenizer:
         table = torch.zeros(len(self), size)
         table[list(vectors)] = torch.tensor(list(vectors.values()))
         return table
-
-
-def _not_a_text(questions: object) -> None:
-    if isinstance(questions, str):
-        raise TypeError(f"questions must be a list of texts, got the text {questions!r}")
 
 
 def _floats(path: Path, number: int, fields: list[str]) -> list[float]:

@@ -212,9 +212,7 @@ def hold_out(
         got = f"{valid:g}, which holds out all {count} "
         got += "pictures" if by_image else "different questions"
         raise ValueError(f"valid must leave questions to train on, got {got}")
-    chosen = torch.zeros(len(groups), dtype=torch.bool)
-    chosen[order[:count]] = True
-    held_out = chosen[group]
+    held_out = torch.isin(group, order[:count])
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
