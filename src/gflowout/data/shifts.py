@@ -87,17 +87,9 @@ def label_noise(
 ) -> tuple[Tensor, Tensor]:
     """Draw new labels for a fraction of the points, uniformly over all classes.
 
-    A new label can be the old one, so about fraction (1 - 1/classes) of the labels change. Draw the
-    noise once for a training set, not in each epoch.
-
-    Args:
-        labels: int64 [N].
-        fraction: Fraction of points, in [0, 1]; exactly round(fraction N) are drawn.
-        classes: Number of classes.
-        seed: Seed of the points and of their labels.
-
-    Returns:
-        New labels, int64 [N], and which points were drawn, bool [N].
+    Exactly round(fraction N) of the labels, int64 [N], are drawn. A new label can be the old one,
+    so about fraction (1 - 1/classes) of them change. Returns the new labels and which points were
+    drawn, bool [N]. Draw the noise once for a training set, not in each epoch.
 
     Examples:
         >>> labels = torch.zeros(1000, dtype=torch.int64)
