@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gflowout.data.catalog import entry
+from gflowout.data.store import entry
 
 SETS = ("mnist", "cifar10", "cifar100", "notmnist", "frost")
 

@@ -14,9 +14,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gflowout.cli import commands
-from gflowout.data import catalog, download, report, store
-from gflowout.data.catalog import ENTRIES
+from gflowout.data import download, report, store
 from gflowout.data.errors import DataError
+from gflowout.data.store import ENTRIES
 
 runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -387,4 +387,4 @@ class TestRealData:
         assert found.problems == tuple(f"{name} is missing" for name in missing)
         train = sum(10_000 for file in there if file.name.startswith("data_batch"))
         assert found.contents["train"].startswith(f"{train:,} images 3x32x32")
-        assert len(there) + len(missing) == len(catalog.ENTRIES["cifar10"].files)
+        assert len(there) + len(missing) == len(store.ENTRIES["cifar10"].files)

@@ -147,7 +147,7 @@ def test_damage_inside_a_packed_file(tmp_path):
             content[:middle] + bytes(255 - b for b in content[middle : middle + 8]) + content[-8:]
         )
 
-    assert "get it again" in broken(tmp_path, "patient", flip, packed=True)
+    assert "get the file again" in broken(tmp_path, "patient", flip, packed=True)
 
 
 @pytest.mark.parametrize(

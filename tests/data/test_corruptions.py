@@ -335,10 +335,10 @@ def test_damaged_overlay_is_named(tmp_path: Path) -> None:
     write_overlays(tmp_path / "frost")
     path = tmp_path / "frost" / "frost2.png"
     path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(DataError, match=r"frost2.png: not an image that can be read"):
+    with pytest.raises(DataError, match=r"frost2.png: cannot be read as a picture"):
         load_overlays(tmp_path)
     path.unlink()
-    with pytest.raises(MissingDataError, match=r"frost2.png: no such overlay"):
+    with pytest.raises(MissingDataError, match=r"frost2.png: no such picture"):
         load_overlays(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import multiprocessing
 import os
 import re
@@ -21,10 +22,10 @@ from pathlib import Path
 import pytest
 from download_server import Server, serve
 
-from gflowout.data import catalog, download, store, transfer
-from gflowout.data.catalog import Download, Entry, File
+from gflowout.data import download, store
+from gflowout.data.download import unpack
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.transfer import unpack
+from gflowout.data.store import Download, Entry, File
 
 CONTENT = bytes(range(256)) * 1200  # about five pieces
 
@@ -32,7 +33,7 @@ CONTENT = bytes(range(256)) * 1200  # about five pieces
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(transfer, "PAUSE", 0.01)
+    monkeypatch.setattr(download, "PAUSE", 0.01)
     with serve() as state:
         yield state
 
@@ -54,7 +55,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, *downloads: Download, **fields: obj
     plain = {"files": files, "downloads": downloads, "size": 1000, **fields}
     toy = Entry("toy", "a toy", "images", ("toy",), licence="none", home="http://home",
                 citation="us", **plain)  # fmt: skip
-    monkeypatch.setitem(catalog.ENTRIES, "toy", toy)
+    monkeypatch.setitem(store.ENTRIES, "toy", toy)
     return toy
 
 
@@ -98,8 +99,8 @@ class TestWhole:
         one, two = (Download(server.add(name, CONTENT + name.encode()), "") for name in "ab")
         one, two = (replace(d, checksum=md5(CONTENT + d.filename.encode())) for d in (one, two))
         declare(monkeypatch, one, two)
-        toy = replace(catalog.ENTRIES["toy"], folders=("toy", "Toy/raw"))
-        monkeypatch.setitem(catalog.ENTRIES, "toy", toy)
+        toy = replace(store.ENTRIES["toy"], folders=("toy", "Toy/raw"))
+        monkeypatch.setitem(store.ENTRIES, "toy", toy)
         (root / "Toy" / "raw").mkdir(parents=True)
         (root / "Toy" / "raw" / "a").write_bytes(CONTENT + b"a")
         assert get(root) == root / "Toy" / "raw"
@@ -213,20 +214,21 @@ class TestResume:
         server.ranges, server.cut = False, [100_000] * 50
         with pytest.raises(DataError, match="broke 4 times"):
             get(root)
-        assert len(server.asked) == transfer.TRIES
+        assert len(server.asked) == download.TRIES
 
     def test_slow_progress_is_no_failure(self, server, root, toy):
         server.cut = [40_000] * 7
         get(root)
-        assert len(server.asked) == 8 > transfer.TRIES
+        assert len(server.asked) == 8 > download.TRIES
 
     def test_a_complete_partial_file_needs_no_request(self, server, root, toy):
         server.cut = [len(CONTENT)]
         get(root)
         shutil.rmtree(root / "toy")
-        fetcher = transfer.Resuming(root / "part")
+        fetcher = download.Resuming(root / "part")
         (root / "part").write_bytes(CONTENT)
-        fetcher._note(toy.downloads[0].url, None, len(CONTENT))
+        notes = {"url": toy.downloads[0].url, "validator": None, "total": len(CONTENT)}
+        (root / "part.json").write_text(json.dumps(notes))
         asked = len(server.asked)
         fetcher(toy.downloads[0].url, root / "whole")
         assert (root / "whole").read_bytes() == CONTENT
@@ -285,7 +287,7 @@ class TestDamage:
         assert len(message) < 400
 
     def test_a_disk_too_small_is_found_before(self, server, root, toy, monkeypatch):
-        monkeypatch.setitem(catalog.ENTRIES, "toy", replace(toy, size=10**18))
+        monkeypatch.setitem(store.ENTRIES, "toy", replace(toy, size=10**18))
         with pytest.raises(DataError, match=r"needs about 1e\+09 GB and .* are free.*--data-dir"):
             get(root)
         assert server.asked == []
@@ -472,7 +474,7 @@ class TestSums:
             get(root)
 
     def test_eicu_demo_is_listed_under_its_own_names(self):
-        for offered in catalog.ENTRIES["eicu-demo"].downloads:
+        for offered in store.ENTRIES["eicu-demo"].downloads:
             base = offered.checksum.removeprefix("sums:").rpartition("/")[0]
             assert offered.url == f"{base}/{offered.filename}"
 
@@ -543,7 +545,7 @@ class TestTogether:
 
 class TestCatalogue:
     def test_every_download_has_a_checksum_and_a_name(self):
-        offered = [each for entry in catalog.ENTRIES.values() for each in entry.downloads]
+        offered = [each for entry in store.ENTRIES.values() for each in entry.downloads]
         assert offered
         for each in offered:
             assert re.fullmatch(

@@ -11,7 +11,7 @@ from data_files import pixels, write_cifar10, write_cifar_c, write_idx, write_sv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflowout.data import formats
+from gflowout.data import images as formats
 from gflowout.data.errors import DataError
 
 

@@ -18,9 +18,9 @@ from data_files import (
 )
 
 from gflowout.data import store
-from gflowout.data.catalog import ENTRIES, entry
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.images import IMAGE_SETS, ImageSet, load_corrupted, load_images
+from gflowout.data.store import ENTRIES, entry
 
 IDX_SETS = ("mnist", "fashion-mnist", "kmnist", "notmnist")
 

@@ -11,11 +11,11 @@ from PIL import Image
 from vqa_files import EASY, RAD, write_easy, write_rad
 
 from gflowout.data import store
-from gflowout.data.catalog import entry
 from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.store import entry
 from gflowout.data.vqa import TYPES, easy, load, rad
 from gflowout.data.vqa.datasets import question_type
-from gflowout.data.vqa.visual import decode
+from gflowout.data.vqa.inputs import decode
 
 
 def change(path: Path, edit) -> None:
@@ -29,17 +29,17 @@ def test_rad_in_both_layouts(tmp_path: Path, public: bool) -> None:
     folder = write_rad(tmp_path, public=public)
     for split, rows in (("train", RAD[:5]), ("test", RAD[5:])):
         found = rad.read(split, folder)
-        assert found.texts == tuple(row[1] for row in rows)
+        assert found.questions == tuple(row[1] for row in rows)
         assert found.answers == tuple((str(row[2]).strip(),) for row in rows)
-        names = [Path(found.pictures[p]).name for p in found.picture.tolist()]
+        names = [Path(found.picture_names[p]).name for p in found.image_index.tolist()]
         assert names == [row[0] for row in rows]
-    assert found.ids.tolist() == [5, 6]
+    assert found.question_ids.tolist() == [5, 6]
 
 
 def test_rad_numbers_written_as_text(tmp_path: Path) -> None:
     folder = write_rad(tmp_path)
     change(folder / "testset.json", lambda content: content[1].update(qid="77"))
-    assert rad.read("test", folder).ids.tolist() == [5, 77]
+    assert rad.read("test", folder).question_ids.tolist() == [5, 77]
 
 
 def test_rad_types(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_easy_files_that_are_not_there(tmp_path: Path) -> None:
     folder = write_easy(tmp_path)
     (folder / "train" / "images" / "1.png").unlink()
     with pytest.raises(MissingDataError, match=r"1\.png"):
-        easy.visual(folder, easy.read("train", folder).pictures)
+        easy.visual(folder, easy.read("train", folder).picture_names)
     (folder / "answers.txt").unlink()
     with pytest.raises(MissingDataError, match=r"answers\.txt"):
         easy.read("train", folder)

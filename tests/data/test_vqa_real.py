@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gflowout.backbones import MCAN, ConvGrid, ImageMCAN
 from gflowout.data import store
-from gflowout.data.catalog import entry
+from gflowout.data.store import entry
 from gflowout.data.vqa import (
     TYPES,
     Answers,
@@ -26,8 +26,8 @@ from gflowout.data.vqa import (
     rad,
     summarise,
 )
+from gflowout.data.vqa.inputs import words
 from gflowout.data.vqa.sets import encode, hold_out
-from gflowout.data.vqa.text import words
 
 COLOURS = {
     "black": (0, 0, 0),
@@ -102,7 +102,7 @@ def test_rad_validation_by_picture(real_data: Callable[[str], Path]) -> None:
     first, again, other = (hold_out(questions, 0.1, by_image=True, seed=s) for s in (0, 0, 1))
     for train, valid in (first, other):
         assert sorted([*train.tolist(), *valid.tolist()]) == list(range(3064))
-        pictures = [set(questions.picture[rows].tolist()) for rows in (train, valid)]
+        pictures = [set(questions.image_index[rows].tolist()) for rows in (train, valid)]
         assert pictures[0].isdisjoint(pictures[1])
         assert len(pictures[1]) == 31
     assert torch.equal(first[1], again[1])
@@ -231,7 +231,7 @@ def test_code_of_the_documentation_runs(
 
 def test_subsets_and_batches(rad_split: VQASplit, real_data: Callable[[str], Path]) -> None:
     questions = rad.read("train", real_data("vqa-rad"))
-    numbers = torch.arange(len(questions.pictures))  # each picture shows its number
+    numbers = torch.arange(len(questions.picture_names))  # each picture shows its number
     pictures = torch.stack([numbers // 256, numbers % 256], 1)[:, :, None, None].byte()
     whole = encode(questions, rad_split.tokenizer, rad_split.answers, pictures)
     some = torch.arange(0, len(whole), 50)
@@ -243,7 +243,7 @@ def test_subsets_and_batches(rad_split: VQASplit, real_data: Callable[[str], Pat
     assert part.answers[3] == whole.answers[150]
     assert torch.equal(part.types, whole.types[some])
     shown = (part.batch([3])[0][0].flatten() * 255).round().tolist()
-    assert shown[0] * 256 + shown[1] == questions.picture[150]
+    assert shown[0] * 256 + shown[1] == questions.image_index[150]
     mask = whole.types == 1
     assert len(whole.subset(mask)) == 22
     assert torch.equal(whole.batch([-1])[1], whole.batch([3063])[1])

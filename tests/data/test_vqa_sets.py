@@ -18,10 +18,10 @@ def questions(*asked: tuple[int, str]) -> Questions:
     return Questions(
         name="made",
         split="train",
-        texts=tuple(text for _, text in asked),
-        ids=torch.arange(count),
-        pictures=tuple("abcdefgh"),
-        picture=torch.tensor([picture for picture, _ in asked]),
+        questions=tuple(text for _, text in asked),
+        question_ids=torch.arange(count),
+        picture_names=tuple("abcdefgh"),
+        image_index=torch.tensor([picture for picture, _ in asked]),
         answers=(("yes",),) * count,
         main=("yes",) * count,
         types=torch.zeros(count, dtype=torch.int64),
@@ -41,7 +41,7 @@ ASKED = st.lists(
 @given(asked=ASKED, seed=st.integers(0, 99), length=st.sampled_from([3, 14]))
 def test_no_model_sees_a_validation_question_in_training(asked, seed, length) -> None:
     made = questions(*asked)
-    tokens = Tokenizer.fit(made.texts, length=length).encode(made.texts).tolist()
+    tokens = Tokenizer.fit(made.questions, length=length).encode(made.questions).tolist()
     seen = [(picture, *row) for (picture, _), row in zip(asked, tokens, strict=True)]
     rest, held = hold_out(made, 0.3, by_image=False, seed=seed, length=length)
     assert sorted([*rest.tolist(), *held.tolist()]) == list(range(len(asked)))
@@ -62,7 +62,7 @@ def test_whole_pictures_are_held_out_if_asked_for() -> None:
     for seed in range(5):
         for by_image in (True, False):
             rest, held = hold_out(made, 0.5, by_image=by_image, seed=seed)
-            common = set(made.picture[rest].tolist()) & set(made.picture[held].tolist())
+            common = set(made.image_index[rest].tolist()) & set(made.image_index[held].tolist())
             assert len(held) == 30
             if by_image:
                 assert not common

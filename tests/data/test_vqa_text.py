@@ -5,7 +5,7 @@ import torch
 
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.vqa import Tokenizer
-from gflowout.data.vqa.text import words
+from gflowout.data.vqa.inputs import words
 
 
 def published_words(question: str) -> list[str]:

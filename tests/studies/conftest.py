@@ -8,7 +8,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from gflowout.data.catalog import entry
+from gflowout.data.store import entry
 from gflowout.studies.framework.study import STUDIES, Study, get
 
 HANGS = 600

@@ -10,8 +10,8 @@ from typer import Argument, Option
 
 from gflowout.cli import options
 from gflowout.cli.options import examples, explained, writable
-from gflowout.data.catalog import entry
 from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.store import entry
 
 if TYPE_CHECKING:
     from rich.console import Console

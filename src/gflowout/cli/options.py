@@ -139,7 +139,7 @@ def overrides(values: Mapping[str, Any], more: list[str] | None) -> list[str]:
 
 def check_data(names: Iterable[str], data_dir: Path | None) -> None:
     """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there."""
-    from gflowout.data import catalog, store
+    from gflowout.data import store
 
     missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
     if not missing:
@@ -152,7 +152,7 @@ def check_data(names: Iterable[str], data_dir: Path | None) -> None:
     nowhere = folder is not None and not folder.expanduser().is_dir()
     fault = "no such folder, and so no" if nowhere else "no"
     lines = [
-        f"{place}: {fault} {name}. {store.how_to_get(catalog.entry(name), (), data_dir)}"
+        f"{place}: {fault} {name}. {store.how_to_get(store.entry(name), (), data_dir)}"
         for name in missing
     ]
     raise ValueError("\n".join([*lines, "nothing was run"]))

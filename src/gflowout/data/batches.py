@@ -80,10 +80,8 @@ class Batches:
         self.rows = len(self.tensors[0])
         self.weights = None if weights is None else _weights(weights, self.rows)
         if not len(self):
-            raise ValueError(
-                f"batch_size must be at most the number of rows with drop_last=True, "
-                f"got {batch_size} for {self.rows} rows"
-            )
+            most = "at most the number of rows with drop_last=True"
+            raise ValueError(f"batch_size must be {most}, got {batch_size} for {self.rows} rows")
         self.rank, self.world = 0, 1
         self._epoch = 0  # of the next iteration
         self._batch = 0  # where the next iteration starts
@@ -164,10 +162,9 @@ class Batches:
             raise ValueError(f"state must have the keys 'epoch' and 'batch', got {state!r}")
         batch = checks.integer("state['batch']", state["batch"], low=0)
         if batch >= len(self):
-            raise ValueError(
-                f"state['batch'] must be less than the {len(self)} batches of an epoch, "
-                f"got {batch}; is the state that of other data or another batch_size?"
-            )
+            less = f"less than the {len(self)} batches of an epoch"
+            hint = "is the state that of other data or another batch_size?"
+            raise ValueError(f"state['batch'] must be {less}, got {batch}; {hint}")
         self.set_epoch(state["epoch"])
         self._batch = batch
 
@@ -180,12 +177,16 @@ class Batches:
             return torch.randperm(self.rows, generator=generator)
         return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
 
-    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+    def _rows(self, order: Tensor, batch: int) -> tuple[Tensor, ...]:
+        """The rows of a batch, before they are moved and transformed."""
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
         if self.world > 1:
             size = len(rows) // self.world
             rows = rows[self.rank * size : (self.rank + 1) * size]
-        taken = [tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors]
+        return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors)
+
+    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+        taken = list(self._rows(order, batch))
         if self.device is not None:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:

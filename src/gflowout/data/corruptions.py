@@ -1,13 +1,15 @@
 """Snow, frost and Gaussian noise of the common-corruptions benchmark, for batches of images.
 
 Hendrycks and Dietterich (2019), five severities each. Every corruption is a pure function of the
-images and of random numbers (``apply_*``); :func:`corrupt` draws the numbers.
+images and of random numbers (``apply_*``), truncated to bytes as published; :func:`corrupt` draws
+the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,47 +29,29 @@ _BLOCK = 64  # images that share a generator and are processed at once
 
 @dataclass(frozen=True)
 class Snow:
-    """Constants of snow at one severity.
+    """Constants of snow at one severity; lengths are in pixels."""
 
-    Attributes:
-        mean: Mean of the normal numbers of the layer.
-        std: Their standard deviation.
-        zoom: Factor by which the layer is enlarged.
-        threshold: Below this there is no flake.
-        radius: Radius of the motion blur, in pixels.
-        sigma: Standard deviation of the motion blur, in pixels.
-        keep: Weight of the image; the rest is the weight of its bleached version.
-    """
-
-    mean: float
-    std: float
-    zoom: float
-    threshold: float
-    radius: int
-    sigma: float
-    keep: float
+    mean: float  # of the normal numbers of the layer
+    std: float  # of the normal numbers of the layer
+    zoom: float  # factor by which the layer is enlarged
+    threshold: float  # below this there is no flake
+    radius: int  # of the motion blur
+    sigma: float  # standard deviation of the motion blur
+    keep: float  # weight of the image; the rest is the weight of its bleached version
 
 
 @dataclass(frozen=True)
 class Constants:
-    """One published set of constants, with the points where the two published programs differ.
+    """One published set of constants, with the points where the two published programs differ."""
 
-    Attributes:
-        noise: Standard deviations, images in [0, 1].
-        frost: Weights of image and overlay.
-        snow: Constants of snow.
-        overlays: How many of the overlays are drawn from, counted from the first.
-        shrink: Factor of the overlays' size; None enlarges them to at least 1.1 times their size,
-            and to 1.1 times what covers the image.
-        centred: Whether the snow layer is cut to its centre and to 8 bits before the blur, or is
-            blurred as it is and cut to its top left corner afterwards.
-    """
-
-    noise: tuple[float, ...]
-    frost: tuple[tuple[float, float], ...]
+    noise: tuple[float, ...]  # standard deviations, images in [0, 1]
+    frost: tuple[tuple[float, float], ...]  # weights of image and overlay
     snow: tuple[Snow, ...]
-    overlays: int
+    overlays: int  # how many of the overlays are drawn from, counted from the first
+    # Factor of the overlays' size; None enlarges them, see fit_overlays.
     shrink: float | None
+    # Whether the snow layer is cut to its centre and to 8 bits before the blur, or is blurred as it
+    # is and cut to its top left corner afterwards.
     centred: bool
 
 
@@ -118,10 +102,8 @@ def corrupt(
     The numbers of image i depend on the seed, the kind and i only: not on the number of images, and
     not on the severity, so that severities can be compared on the same flakes.
 
-    Images of one channel get the grey of the frost overlay.
-
     Args:
-        images: uint8 [N, C, H, W], 1 or 3 channels.
+        images: uint8 [N, C, H, W], 1 or 3 channels. One channel gets the grey of frost.
         kind: One of :data:`KINDS`.
         severity: 1 to 5; 0 returns the images as they are.
         seed: Seed of all draws.
@@ -146,34 +128,29 @@ def corrupt(
     checks.integer("seed", seed, low=0)
     if severity == 0:
         return images
-    height, width = images.shape[2:]
-
-    def noise(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(_BLOCK, *images.shape[1:], dtype=torch.float64, generator=generator)
-        return apply_gaussian_noise(part, normal[: len(part)], table.noise[severity - 1])
-
-    def snow(part: Tensor, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(_BLOCK, height, width, dtype=torch.float64, generator=generator)
-        angle = -135 + 90 * torch.rand(_BLOCK, dtype=torch.float64, generator=generator)
-        layer = snow_layer(normal[: len(part)], angle[: len(part)], table, severity)
-        return apply_snow(part, layer, table.snow[severity - 1].keep)
-
+    size = height, width = images.shape[2], images.shape[3]
     frosts: list[Tensor] = []
     if kind == "frost":
         drawn = (load_overlays() if overlays is None else overlays)[: table.overlays]
-        frosts = fit_overlays(drawn, (height, width), table.shrink)
-
-    def frost(part: Tensor, generator: torch.Generator) -> Tensor:
-        places = torch.rand(_BLOCK, 3, dtype=torch.float64, generator=generator)
-        crops = crop_overlays(frosts, places[: len(part)], (height, width))
-        return apply_frost(part, crops, *table.frost[severity - 1])
-
-    apply: Callable[[Tensor, torch.Generator], Tensor]
-    apply = {"gaussian_noise": noise, "snow": snow, "frost": frost}[kind]
+        frosts = fit_overlays(drawn, size, table.shrink)
     result = torch.empty_like(images)
     for block, start in enumerate(range(0, len(images), _BLOCK)):
-        part = slice(start, start + _BLOCK)
-        result[part] = apply(images[part], random.generator(seed, kind, block))
+        part = images[start : start + _BLOCK]
+        # Numbers for a full block are drawn, so that those of an image do not depend on the others.
+        draw: Any = {"dtype": torch.float64, "generator": random.generator(seed, kind, block)}
+        if kind == "gaussian_noise":
+            normal = torch.randn(_BLOCK, *images.shape[1:], **draw)[: len(part)]
+            corrupted = apply_gaussian_noise(part, normal, table.noise[severity - 1])
+        elif kind == "snow":
+            normal = torch.randn(_BLOCK, height, width, **draw)[: len(part)]
+            angle = -135 + 90 * torch.rand(_BLOCK, **draw)[: len(part)]
+            layer = snow_layer(normal, angle, table, severity)
+            corrupted = apply_snow(part, layer, table.snow[severity - 1].keep)
+        else:
+            places = torch.rand(_BLOCK, 3, **draw)[: len(part)]
+            crops = crop_overlays(frosts, places, size)
+            corrupted = apply_frost(part, crops, *table.frost[severity - 1])
+        result[start : start + _BLOCK] = corrupted
     return result
 
 
@@ -185,7 +162,8 @@ def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor
         >>> apply_gaussian_noise(pixel, torch.ones(1, 1, 1, 2), 0.1)
         tensor([[[[125, 255]]]], dtype=torch.uint8)
     """
-    return _bytes((images.double() / 255 + scale * normal.double()).clamp_(0, 1) * 255)
+    noisy = (images.double() / 255 + scale * normal.double()).clamp_(0, 1)
+    return (noisy * 255).to(torch.uint8)
 
 
 def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Tensor:
@@ -199,7 +177,7 @@ def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Ten
     layer = frost.double()
     if images.shape[1] == 1:
         layer = _grey(layer)
-    return _bytes((keep * images.double() + cover * layer).clamp_(0, 255))
+    return (keep * images.double() + cover * layer).clamp_(0, 255).to(torch.uint8)
 
 
 def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
@@ -213,20 +191,17 @@ def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
         >>> apply_snow(pixel, torch.zeros(1, 1, 1), 0.5)  # (0.4 + 1.1) / 2
         tensor([[[[191]]]], dtype=torch.uint8)
     """
-    x = images.float() / 255  # single precision, as published: it decides the truncation in _bytes
+    x = images.float() / 255  # single precision, as published: it decides the truncation
     x = keep * x + (1 - keep) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
     both = layer + layer.flip(-2, -1)
-    return _bytes((x.double() + both[:, None]).clamp_(0, 1) * 255)
+    return ((x.double() + both[:, None]).clamp_(0, 1) * 255).to(torch.uint8)
 
 
 def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -> Tensor:
     """Make blurred flakes, float64 [N, H, W] in steps of 1/255.
 
-    Args:
-        normal: Standard normal numbers, [N, H, W].
-        angle: Direction of the fall in degrees, [N].
-        table: Constants.
-        severity: 1 to 5.
+    ``normal`` [N, H, W] are standard normal numbers, ``angle`` [N] is the direction of the fall in
+    degrees.
     """
     c = table.snow[severity - 1]
     height, width = normal.shape[1:]
@@ -241,16 +216,10 @@ def snow_layer(normal: Tensor, angle: Tensor, table: Constants, severity: int) -
 
 
 def motion_blur(layers: Tensor, angle: Tensor, radius: int, sigma: float) -> Tensor:
-    r"""Blur each layer along its own angle, as ImageMagick does.
+    r"""Blur each layer of [N, H, W] along its own angle, in degrees [N], as ImageMagick does.
 
     The mean of the pixels at :math:`i (\cos a, \sin a)`, rounded, for i = 0 .. 2 radius, with
     weights :math:`\propto \exp(-i^2 / 2 \sigma^2)`. Beyond the border, the border pixel is read.
-
-    Args:
-        layers: float64 [N, H, W].
-        angle: In degrees, [N].
-        radius: Half the length of the blur, in pixels.
-        sigma: Its standard deviation, in pixels.
 
     Examples:
         >>> point = torch.zeros(1, 1, 4, dtype=torch.float64)
@@ -282,7 +251,3 @@ def _grey(images: Tensor) -> Tensor:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
-
-
-def _bytes(values: Tensor) -> Tensor:
-    return values.to(torch.uint8)  # truncates, as published

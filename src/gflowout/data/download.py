@@ -7,31 +7,43 @@ checksum are moved to the folder of the data set.
 from __future__ import annotations
 
 import hashlib
+import json
+import lzma
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gflowout.core.optional import require
 from gflowout.data import store
-from gflowout.data.catalog import Download, Entry, entry
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.transfer import Progress, Resuming, published_hash, unpack
+from gflowout.data.store import Download, Entry, entry
 
 PARTIAL = ".partial"
+TRIES = 4  # attempts in a row that bring nothing new
+PAUSE = 0.5  # seconds before the second attempt; doubles with every further one
+TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two pieces
+_PIECE = 1 << 16
+_PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers that may be better next time
+# What a damaged archive can raise; zipfile raises a plain RuntimeError for a file with a password.
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
+
+Progress = Callable[[int, int | None], None]
+Bars = Callable[[str], Progress]
 
 
 def get(
-    name: str,
-    data_dir: str | Path | None = None,
-    *,
-    progress: bool = True,
-    force: bool = False,
+    name: str, data_dir: str | Path | None = None, *, progress: bool = True, force: bool = False
 ) -> Path:
-    """Fetch a data set, unless it is there.
+    """Fetch a data set, unless it is there, and return its folder.
 
     An interrupted download resumes where it stopped. Nothing appears in the folder of the data set
     before it is complete and has the published checksum. If several processes ask for the same data
@@ -44,13 +56,9 @@ def get(
         progress: Show a progress bar on standard error.
         force: Fetch it again, and replace files that differ from the published ones.
 
-    Returns:
-        The folder of the data set.
-
     Raises:
         DataError: If it cannot be fetched, is not what was published, does not fit on the disk,
             or files are there that differ from the published ones and ``force`` is not given.
-        MissingDataError: If it cannot be downloaded.
     """
     wanted = entry(name)
     folder = _locate(name, data_dir)
@@ -61,12 +69,12 @@ def get(
     if folder is not None and not force and not _to_fetch(wanted, folder):
         return folder
     base = _writable_root(data_dir)
-    with _locked(base / PARTIAL / f"{name}.lock", progress):
+    with _locked(base / PARTIAL / f"{name}.lock", progress), _bars(progress) as bar:
         folder = _locate(name, data_dir) or base / wanted.folders[0]
         # Another process may have fetched it while this one waited.
         missing = list(wanted.downloads) if force else _to_fetch(wanted, folder)
         if missing:
-            _fetch_all(wanted, missing, folder.resolve(), base / PARTIAL / name, progress, force)
+            _fetch_all(wanted, missing, folder.resolve(), base / PARTIAL / name, bar, force)
     return folder
 
 
@@ -83,15 +91,12 @@ def _writable_root(data_dir: str | Path | None) -> Path:
     try:
         if named is None or (path.parent.is_dir() and not path.exists()):
             path.mkdir(parents=True, exist_ok=True)
-        base = store.root(data_dir)
-        (base / PARTIAL).mkdir(exist_ok=True)
-    except DataError:
-        raise
+        if path.is_dir():
+            (path / PARTIAL).mkdir(exist_ok=True)
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot write here ({error.strerror}); {store.ELSEWHERE}"
-        ) from error
-    return base
+        reason = f"cannot write here ({error.strerror})"
+        raise DataError(f"{path}: {reason}; {store.ELSEWHERE}") from error
+    return store.root(data_dir)
 
 
 def _to_fetch(wanted: Entry, folder: Path) -> list[Download]:
@@ -111,33 +116,27 @@ def _to_fetch(wanted: Entry, folder: Path) -> list[Download]:
 
 
 def _fetch_all(
-    wanted: Entry,
-    downloads: list[Download],
-    folder: Path,
-    staging: Path,
-    progress: bool,
-    force: bool,
+    wanted: Entry, downloads: list[Download], folder: Path, staging: Path, bar: Bars, force: bool
 ) -> None:
     """Fetch everything, and only then move it to the folder."""
-    unpacked = folder.with_name(f".{folder.name}.unpacking")
+    unpacked = folder.with_name(f".{folder.name}.unpacking")  # on the same disk
+    paths: list[Path] = []
     try:
         staging.mkdir(exist_ok=True)
         shutil.rmtree(unpacked, ignore_errors=True)  # left over from a process that was killed
         _check_space(wanted, downloads, staging)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _bars(progress) as bar:
-            paths = [
-                _fetch(wanted, download, folder, staging, bar, force) for download in downloads
-            ]
-        try:
-            for download, path in zip(downloads, paths, strict=True):
-                _stage(path, unpacked, download)
-        except DataError:
-            _delete(paths)
-            raise
+        paths = [_fetch(wanted, item, folder, staging, bar, force) for item in downloads]
+        unpacked.mkdir()
+        for download, path in zip(downloads, paths, strict=True):
+            if download.unpack:
+                unpack(path, unpacked, download.strip)
+            else:
+                shutil.move(path, unpacked / download.filename)
         _place(unpacked, folder)
-        _delete(paths)
+        _delete(*paths)
     except DataError:
+        _delete(*paths)  # fetched as published, but one of them cannot be unpacked
         raise
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
@@ -152,31 +151,23 @@ def _fetch_all(
 
 
 def _fetch(
-    wanted: Entry,
-    download: Download,
-    folder: Path,
-    staging: Path,
-    bar: Callable[[str], Progress],
-    force: bool,
+    wanted: Entry, download: Download, folder: Path, staging: Path, bar: Bars, force: bool
 ) -> Path:
     """Fetch one file into the staging folder and verify it."""
     complete, partial = _staged(staging, download)
     if force:
         complete.unlink(missing_ok=True)
-    by_hand = (
-        f". Without a network, fetch {download.filename} elsewhere and put "
-        f"{'the files in it' if download.unpack else 'it'} into {folder}"
-    )
     try:
-        checksum = published_hash(download)
+        checksum = store.published_checksum(download)
         if complete.exists() and store.matches(complete, checksum):
             return complete
         Resuming(partial, bar(download.filename))(download.url, complete)
     except DataError as error:
-        raise DataError(f"{error}{by_hand}") from error
+        put = f"put {'the files in it' if download.unpack else 'it'} into {folder}"
+        elsewhere = f"Without a network, fetch {download.filename} elsewhere and {put}"
+        raise DataError(f"{error}. {elsewhere}") from error
     algorithm, expected = checksum.split(":", 1)
-    actual = store.digest(complete, algorithm)
-    if actual != expected:
+    if (actual := store.digest(complete, algorithm)) != expected:
         complete.unlink()
         raise DataError(
             f"{download.url}: what came is not the published file: its checksum should be "
@@ -196,12 +187,7 @@ def _staged(staging: Path, download: Download) -> tuple[Path, Path]:
 def _check_space(wanted: Entry, downloads: list[Download], staging: Path) -> None:
     share = len(downloads) / len(wanted.downloads)
     unpacks = any(download.unpack for download in downloads)
-    kept = sum(
-        path.stat().st_size
-        for download in downloads
-        for path in _staged(staging, download)
-        if path.exists()
-    )
+    kept = sum(_size(path) for download in downloads for path in _staged(staging, download))
     needed = max(0, int(wanted.size * share) - kept) + (wanted.size if unpacks else 0)
     free = shutil.disk_usage(staging).free
     if free < needed:
@@ -213,12 +199,7 @@ def _check_space(wanted: Entry, downloads: list[Download], staging: Path) -> Non
 
 
 def readable(size: float) -> str:
-    """A number of bytes with a unit.
-
-    Examples:
-        >>> readable(11_594_722), readable(0)
-        ('11.6 MB', '0 B')
-    """
+    """A number of bytes with a unit, such as ``11.6 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -226,18 +207,13 @@ def readable(size: float) -> str:
     return f"{size:.3g} GB"
 
 
-def _delete(paths: Iterable[Path]) -> None:
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _delete(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def _stage(path: Path, unpacked: Path, download: Download) -> None:
-    """Unpack or move a file next to the folder of the data set, on the same disk."""
-    unpacked.mkdir(exist_ok=True)
-    if download.unpack:
-        unpack(path, unpacked, download.strip)
-    else:
-        shutil.move(path, unpacked / download.filename)
 
 
 def _place(unpacked: Path, folder: Path) -> None:
@@ -276,7 +252,7 @@ def _locked(path: Path, progress: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _bars(progress: bool) -> Iterator[Callable[[str], Progress]]:
+def _bars(progress: bool) -> Iterator[Bars]:
     """A progress bar for each file: bytes, speed, time left."""
     if not progress:
         yield lambda title: lambda done, total: None
@@ -297,3 +273,169 @@ def _bars(progress: bool) -> Iterator[Callable[[str], Progress]]:
             return lambda done, total: shown.update(task, completed=done, total=total)
 
         yield bar
+
+
+class Resuming:
+    """A downloader that resumes where it stopped.
+
+    The bytes received so far stay in a partial file; ``<name>.json`` beside it notes the version
+    of the file. The next attempt asks the server for the rest only, and only if the file on the
+    server is still the same. ``progress`` is called with the number of bytes received and the
+    total, ``None`` if not known.
+    """
+
+    def __init__(self, partial: Path, progress: Progress | None = None) -> None:
+        self.partial = partial
+        self._notes = partial.with_name(partial.name + ".json")
+        self._progress = progress or (lambda done, total: None)
+
+    def __call__(self, url: str, target: Path) -> None:
+        """Download ``url``, then move the file to ``target``; the partial file stays on errors."""
+        requests = require("requests", extra="data", purpose="downloading data")
+        urllib3 = require("urllib3", extra="data", purpose="downloading data")
+        lost = (requests.RequestException, urllib3.exceptions.HTTPError, _CutError)
+        failures, furthest = 0, _size(self.partial)
+        with requests.Session() as session:
+            while True:
+                try:
+                    self._attempt(session, url)
+                    break
+                except lost as error:
+                    # Only new bytes count as progress, or a server that cannot resume and
+                    # always cuts the connection would keep us here for ever.
+                    kept = _size(self.partial)
+                    failures = 1 if kept > furthest else failures + 1
+                    furthest = max(furthest, kept)
+                    if failures >= TRIES:
+                        cause = f"no connection, or it broke {TRIES} times ({_reason(error)})"
+                        again = f"; {kept:,} bytes are kept, run it again to go on" if kept else ""
+                        raise DataError(f"{url}: {cause}{again}") from error
+                    time.sleep(PAUSE * 2 ** (failures - 1))
+        os.replace(self.partial, target)
+        _delete(self._notes)
+
+    def _attempt(self, session: Any, url: str) -> None:
+        have, notes = _size(self.partial), self._noted(url)
+        if have and notes.get("total") == have:
+            return
+        headers = {"Accept-Encoding": "identity"}  # a compressed copy could not be resumed
+        if have:
+            headers["Range"] = f"bytes={have}-"
+            if notes.get("validator"):
+                headers["If-Range"] = notes["validator"]
+        with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+            status = response.status_code
+            answer = f"the server answered {status} {response.reason}"
+            if status in _PASSING:
+                raise _CutError(answer)
+            if status == 416:  # more is here than there: another file
+                _delete(self.partial, self._notes)
+                raise _CutError("the server has a shorter file than what was kept")
+            if status >= 400:
+                raise DataError(f"{url}: {answer}")
+            start, total = _range(response)
+            changed = notes.get("total") not in (None, total)
+            if status == 206 and (changed or start != have):
+                _delete(self.partial, self._notes)
+                raise _CutError("the server sent a part of something else")
+            if status != 206:
+                have = 0
+            tag = response.headers.get("ETag", "W/")  # a weak one cannot be used with If-Range
+            version = response.headers.get("Last-Modified") if tag.startswith("W/") else tag
+            notes = {"url": url, "validator": version, "total": total}
+            self._notes.write_text(json.dumps(notes))
+            self._progress(have, total)
+            with self.partial.open("ab" if have else "wb") as file:
+                # Undecoded: some servers call a .gz file an encoding, and it must stay one.
+                for piece in response.raw.stream(_PIECE, decode_content=False):
+                    file.write(piece)
+                    have += len(piece)
+                    self._progress(have, total)
+        if total is not None and have != total:
+            raise _CutError(f"{have} of {total} bytes came")
+
+    def _noted(self, url: str) -> dict[str, Any]:
+        try:
+            notes = json.loads(self._notes.read_text())
+        except (OSError, ValueError):
+            return {}
+        return notes if isinstance(notes, dict) and notes.get("url") == url else {}
+
+
+class _CutError(Exception):
+    """The connection ended too early; another attempt may resume."""
+
+
+def _range(response: Any) -> tuple[int, int | None]:
+    """First byte of the response, -1 if unknown, and size of the whole file, None if unknown."""
+    part, _, size = response.headers.get("Content-Range", "").rpartition("/")
+    start = part.removeprefix("bytes ").split("-")[0]
+    size = size or response.headers.get("Content-Length", "")
+    return int(start) if start.isdecimal() else -1, int(size) if size.isdecimal() else None
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in a few words, without the addresses of objects."""
+    for inner in (getattr(error, "reason", None), *error.args[:1]):
+        if isinstance(inner, BaseException):
+            return _reason(inner)
+    return re.sub(r"^(<.*?>|\w+\(.*?\)): ", "", str(error)) or type(error).__name__
+
+
+def unpack(archive: Path, folder: Path, strip: int = 0) -> None:
+    """Unpack a tar file, compressed or not, or a zip file into a folder, and nowhere else.
+
+    ``strip`` leading folders are dropped from every path. An archive that holds links, devices or
+    paths that lead out of the folder is refused before anything is written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            _unzip(archive, folder, strip)
+        else:
+            _untar(archive, folder, strip)
+    except (*_DAMAGED, RuntimeError) as error:
+        raise DataError(f"{archive}: not an archive that can be unpacked ({error})") from error
+
+
+def _untar(archive: Path, folder: Path, strip: int) -> None:
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+        for member in members:
+            _inside(archive, member.name)
+            if not (member.isfile() or member.isdir()):
+                raise DataError(f"{archive}: refused, {member.name!r} is a link or a device")
+        wanted = [
+            member.replace(name=name)
+            for member in members
+            if member.isfile() and (name := _stripped(member.name, strip))
+        ]
+        # Python before 3.11.4 has no filter; links, devices and ways out are refused above already.
+        safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(folder, members=wanted, **safe)
+
+
+def _unzip(archive: Path, folder: Path, strip: int) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        for member in members:
+            # Zip files made on Windows may have backslashes, which are names elsewhere.
+            _inside(archive, member.filename.replace("\\", "/"))
+        needed, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
+        if free < needed:
+            raise DataError(f"{folder}: unpacking needs {needed:,} bytes, {free:,} are free")
+        for member in members:
+            if not member.is_dir() and (name := _stripped(member.filename, strip)):
+                member.filename = name
+                packed.extract(member, folder)
+
+
+def _inside(archive: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    drive = bool(path.parts) and path.parts[0].endswith(":")
+    if path.is_absolute() or ".." in path.parts or drive:
+        raise DataError(f"{archive}: refused, {name!r} leads out of the folder")
+
+
+def _stripped(name: str, strip: int) -> str:
+    return "/".join(PurePosixPath(name).parts[strip:])

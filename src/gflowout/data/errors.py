@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,35 @@ class MissingDataError(DataError, FileNotFoundError):
     """A file or folder that is not there."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file; raise :class:`MissingDataError` or :class:`DataError` if that fails."""
+@contextmanager
+def reading(
+    path: Path,
+    damage: str = "cannot be read",
+    errors: type[Exception] | tuple[type[Exception], ...] = (),
+    missing: str = "no such file",
+) -> Iterator[None]:
+    """Turn every error while a file is read into a :class:`DataError` that names the file.
+
+    ``errors`` are those that a damaged file raises; their message says ``damage``.
+    """
     try:
-        return path.read_bytes()
+        yield
+    except DataError:
+        raise
     except FileNotFoundError as error:
-        raise MissingDataError(f"{path}: no such file") from error
+        raise MissingDataError(f"{path}: {missing}; get it again") from error
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except errors as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: {damage} ({reason}); get the file again") from error
     except OSError as error:
         raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error to raise for a file or folder that the system does not let us read."""
-    return DataError(f"{path}: cannot be read ({error.strerror}); check its permissions")
+    return DataError(f"{path}: cannot be read ({error.strerror or error}); check its permissions")
 
 
 def check_images(name: str, value: Any) -> Tensor:
@@ -50,14 +68,7 @@ def check_images(name: str, value: Any) -> Tensor:
 
 
 def check_labels(name: str, value: Any) -> Tensor:
-    """Return ``value`` if it holds class labels, int64 [N] and none negative.
-
-    Examples:
-        >>> check_labels("labels", torch.tensor([1, -1]))
-        Traceback (most recent call last):
-            ...
-        ValueError: labels must be int64 [N] and none negative, got -1 among them
-    """
+    """Return ``value`` if it holds class labels, int64 [N] and none negative."""
     expected = "int64 [N] and none negative"
     labels = check_tensor(name, value, expected)
     if labels.dtype != torch.int64 or labels.ndim != 1:
@@ -72,6 +83,12 @@ def check_tensor(name: str, value: Any, expected: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, {expected}, got {type(value).__name__}")
     return value
+
+
+def check_texts(name: str, value: Any) -> None:
+    """Raise an error if ``value`` is one text where a list of them is expected."""
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a list of texts, got the text {value!r}")
 
 
 def describe(value: Tensor) -> str:

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gflowout.core import optional
 from gflowout.data import store
-from gflowout.data.errors import DataError, MissingDataError, check_tensor, describe
+from gflowout.data.errors import check_tensor, describe
+from gflowout.data.images import read_picture
 
 Mode = Literal["linear", "cubic"]
 
@@ -29,19 +29,9 @@ OVERLAYS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg"
 def load_overlays(data_dir: str | Path | None = None) -> list[Tensor]:
     """Read the six frost overlays, uint8 [3, h, w]; transparency is dropped, as published."""
     folder = store.locate("frost", data_dir)
-    pillow = optional.require("PIL.Image", extra="data", purpose="reading frost overlays")
     overlays = []
     for name in OVERLAYS:
-        path = folder / name
-        try:
-            with pillow.open(path) as file:
-                image = file.convert("RGB")
-        except FileNotFoundError as error:
-            raise MissingDataError(f"{path}: no such overlay; get 'frost' again") from error
-        except (OSError, SyntaxError) as error:
-            raise DataError(
-                f"{path}: not an image that can be read ({error}); get it again"
-            ) from error
+        image = read_picture(folder / name)
         pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
         overlays.append(pixels.view(image.height, image.width, 3).permute(2, 0, 1).contiguous())
     return overlays
@@ -50,13 +40,10 @@ def load_overlays(data_dir: str | Path | None = None) -> list[Tensor]:
 def fit_overlays(
     overlays: Sequence[Tensor], size: tuple[int, int], shrink: float | None
 ) -> list[Tensor]:
-    """Resize overlays, uint8 [3, h, w] each, so that they cover images of a size.
+    """Resize overlays, uint8 [3, h, w] each, so that they cover images of a height and width.
 
-    Args:
-        overlays: The overlays.
-        size: Height and width of the images.
-        shrink: Factor of their own size, linear; None enlarges them, bicubic, to 1.1 times what
-            covers the image, and to at least 1.1 times their own size.
+    ``shrink`` is a factor of their own size, linear. None enlarges them, bicubic, to 1.1 times what
+    covers the image, and to at least 1.1 times their own size.
     """
     if len(overlays) == 0:
         raise ValueError("overlays must hold at least one image of frost, got none")
@@ -86,10 +73,7 @@ def fit_overlays(
 def crop_overlays(overlays: Sequence[Tensor], places: Tensor, size: tuple[int, int]) -> Tensor:
     """Crop a window for each image, uint8 [N, 3, *size].
 
-    Args:
-        overlays: uint8 [3, h, w] each.
-        places: Numbers in [0, 1) for overlay, top and left, [N, 3].
-        size: Height and width of the windows.
+    ``places`` [N, 3] holds numbers in [0, 1) for overlay, top and left.
     """
     crops = torch.empty(len(places), 3, *size, dtype=torch.uint8)
     which = (places[:, 0] * len(overlays)).long()
@@ -132,16 +116,11 @@ def interpolation(positions: Tensor, size: int, mode: Mode = "linear") -> Tensor
 def resize(
     image: Tensor, size: tuple[int, int], step: float | None = None, *, mode: Mode
 ) -> Tensor:
-    """Resize one image as ``cv2.resize`` with ``INTER_LINEAR`` or ``INTER_CUBIC``.
+    """Resize uint8 [C, H, W] as ``cv2.resize`` with ``INTER_LINEAR`` or ``INTER_CUBIC``.
 
     Pixel i of the output is read at (i + 1/2) step - 1/2. Shrinking does not average: pixels
-    between two reading points are skipped, as in OpenCV.
-
-    Args:
-        image: uint8 [C, H, W].
-        size: Height and width of the output.
-        step: Input pixels per output pixel; by default the ratio of the sizes, per axis.
-        mode: Interpolation.
+    between two reading points are skipped, as in OpenCV. ``step`` is the number of input pixels per
+    output pixel; by default the ratio of the sizes, per axis.
 
     Examples:
         >>> row = torch.tensor([[[0, 100, 200]]], dtype=torch.uint8)
@@ -162,11 +141,7 @@ def clipped_zoom(layers: Tensor, factor: float) -> Tensor:
     """Enlarge the centre of each layer linearly, as ``scipy.ndimage.zoom`` with ``order=1``.
 
     Corners are kept: of ``taken`` central pixels, pixel i of ``new`` is read at
-    i (taken - 1) / (new - 1).
-
-    Args:
-        layers: float64 [N, H, W]. The result is at least as large along both axes.
-        factor: At least 1.
+    i (taken - 1) / (new - 1). The result is at least as large as the layers, float64 [N, H, W].
 
     Examples:
         >>> clipped_zoom(torch.arange(4.0, dtype=torch.float64).expand(1, 4, 4), 2.0)[0, 0]

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from gflowout.data import store
-from gflowout.data.catalog import ENTRIES, Entry, File, entry
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.images import ImageSet, load_corrupted, load_images, published_corruptions
+from gflowout.data.store import ENTRIES, Entry, File, entry
 
 MATCHES = "matches the published file"
 DIFFERS = "differs from the published file"
@@ -26,21 +26,13 @@ Contents = tuple[dict[str, str], list[str]]
 
 @dataclass(frozen=True)
 class Presence:
-    """Whether a data set is on disk.
-
-    Attributes:
-        entry: The data set.
-        folder: Its folder, or None.
-        missing: Required files that are not there.
-        size: Bytes of all files in the folder.
-        problem: Why the folder cannot be read, if so.
-    """
+    """Whether a data set is on disk."""
 
     entry: Entry
     folder: Path | None
-    missing: tuple[str, ...] = ()
-    size: int = 0
-    problem: str = ""
+    missing: tuple[str, ...] = ()  # required files that are not there
+    size: int = 0  # bytes of all files in the folder
+    problem: str = ""  # why the folder cannot be read, if so
 
     @property
     def packaged(self) -> bool:
@@ -103,40 +95,39 @@ def check(name: str, data_dir: str | Path | None = None) -> Report:
     wanted = entry(name)
     folder = store.locate(name, data_dir)
     paths = store.files(wanted, folder)
-    files = tuple(_checked(file, paths[file.name]) for file in wanted.files)
+    files = tuple(Checked(file.name, *_compare(file, paths[file.name])) for file in wanted.files)
     problems = [
         f"{file.name} {'is missing' if file.verdict == MISSING else file.verdict}"
         for file in files
         if not file.ok
     ]
+    contents: dict[str, str] = {}
     try:
         contents, more = _contents(wanted, folder, data_dir)
         problems += more
     except DataError as error:
-        contents = {}
         problems.append(str(error))
     return Report(wanted, folder, files, contents, tuple(problems))
 
 
-def _checked(file: File, path: Path | None) -> Checked:
+def _compare(file: File, path: Path | None) -> tuple[int | None, str]:
+    """Size and verdict of a file."""
     if path is None:
-        return Checked(file.name, None, ABSENT if file.optional else MISSING)
+        return None, ABSENT if file.optional else MISSING
     size = path.stat().st_size
     if file.checksum is None:
-        return Checked(file.name, size, UNKNOWN)
+        return size, UNKNOWN
     if path.suffix.lower() != Path(file.name).suffix.lower():
-        return Checked(file.name, size, UNPACKED)
+        return size, UNPACKED
     try:
-        same = store.matches(path, file.checksum)
+        return size, MATCHES if store.matches(path, file.checksum) else DIFFERS
     except DataError:
-        return Checked(file.name, size, UNREADABLE)
-    return Checked(file.name, size, MATCHES if same else DIFFERS)
+        return size, UNREADABLE
 
 
 def _contents(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Contents:
     if wanted.kind == "images":
-        corrupted = wanted.name.endswith("-c")
-        return _corruptions(wanted, folder, data_dir) if corrupted else _images(wanted, folder)
+        return _images(wanted, folder, data_dir)
     if wanted.kind == "overlays":
         from gflowout.data.overlays import load_overlays
 
@@ -153,38 +144,29 @@ def _contents(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Conte
     return {name: f"{n:,}" if isinstance(n, int) else n for name, n in counts.items()}, []
 
 
-def _images(wanted: Entry, folder: Path) -> Contents:
+def _images(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Contents:
+    """The corruptions of CIFAR-10-C and CIFAR-100-C, the splits of other image sets."""
     contents: dict[str, str] = {}
     problems: list[str] = []
+    corrupted = wanted.name.endswith("-c")
     paths = store.files(wanted, folder)
     classes: tuple[str, ...] = ()
-    for split in wanted.splits:
-        files = [file.name for file in wanted.files if file.split == split]
-        present = [name for name in files if paths[name] is not None]
-        if not present:
-            continue
+    for part in published_corruptions(folder) if corrupted else wanted.splits:
+        files = [paths[file.name] for file in wanted.files if file.split == part]
+        present = sum(path is not None for path in files)
         try:
-            images = load_images(wanted.name, split, folder, partial=True)
+            if corrupted:
+                images = load_corrupted(wanted.name, part, 5, data_dir)
+                contents[part] = f"5 severities of {_describe(images)}"
+            elif present:
+                images = load_images(wanted.name, part, folder, partial=True)
+                some = f"; {present} of {len(files)} files" if present < len(files) else ""
+                contents[part] = _describe(images) + some
+                classes = images.classes
         except DataError as error:
             problems.append(str(error))
-            continue
-        classes = images.classes
-        part = f"; {len(present)} of {len(files)} files" if len(present) < len(files) else ""
-        contents[split] = _describe(images) + part
     if classes:
         contents["classes"] = f"{len(classes)}: {', '.join(classes)}"
-    return contents, problems
-
-
-def _corruptions(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Contents:
-    contents: dict[str, str] = {}
-    problems: list[str] = []
-    for corruption in published_corruptions(folder):
-        try:
-            images = load_corrupted(wanted.name, corruption, 5, data_dir)
-            contents[corruption] = f"5 severities of {_describe(images)}"
-        except DataError as error:
-            problems.append(str(error))
     return contents, problems
 
 

@@ -19,12 +19,12 @@ from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.core.random import generator
 from gflowout.data import store
-from gflowout.data.catalog import entry
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
 from gflowout.data.errors import DataError, check_images
-from gflowout.data.images import load_corrupted, load_images, published_corruptions
+from gflowout.data.images import load_corrupted, load_images, published_corruptions, read_picture
 from gflowout.data.overlays import OVERLAYS, load_overlays
 from gflowout.data.shifts import rotate
+from gflowout.data.store import entry
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,23 +58,12 @@ def contact_sheet(
     rotated: bool = False,
     seed: int = 0,
 ) -> Image:
-    """Draw a few examples of a data set.
+    """Draw a few examples of a data set: by default images of its test set with their classes.
 
-    Args:
-        name: Name of the data set.
-        data_dir: Directory of all data sets. Default: ``$GFLOWOUT_DATA``, or the user's cache.
-        split: Part of the data. Default: ``"test"`` if there is one.
-        rows: Rows of examples; of rotations, if ``rotated``.
-        columns: Examples in a row.
-        corruptions: Show these corruptions of the same images instead of many images.
-        severity: One severity, 1 to 5. Default: all.
-        rotated: Show rotations of the same images.
-        seed: Seed of the choice of examples, and of corruptions and rotations.
-
-    Raises:
-        MissingDataError: If the data set, or frost for the corruption frost, is not there.
-        DataError: If it is damaged, or has no images.
-        ValueError: If an option does not apply to the data set.
+    ``corruptions``, of all severities or of one, and ``rotated`` show the same images under
+    different treatments instead; ``rows`` then counts rotations. ``seed`` is that of the choice of
+    examples, and of corruptions and rotations. An option that does not apply to the data set raises
+    ``ValueError``, a data set without images :class:`DataError`.
     """
     wanted = entry(name)
     checks.integer("seed", seed, low=0)
@@ -110,11 +99,9 @@ def contact_sheet(
         parts = _corrupted(some.images, corruptions, levels, data_dir, seed)
         return blocks(parts, words, title=f"{title}: corruptions by severity")
     if rotated:
-        turns = [
-            (f"turned {turn + 1}", rotate(some.images, seed=seed + turn))
-            for turn in range(rows or 3)
-        ]
-        part = Block("random angles", (("as it is", some.images), *turns))
+        turns = range(rows or 3)
+        turned = [(f"turned {turn + 1}", rotate(some.images, seed=seed + turn)) for turn in turns]
+        part = Block("random angles", (("as it is", some.images), *turned))
         return blocks([part], words, title=f"{title}: rotations")
     title += f": {len(some)} of {len(images):,}"
     return sheet(some.images, words, columns=columns, title=title)
@@ -124,11 +111,6 @@ def choose(labels: Tensor, classes: int, number: int, columns: int, seed: int) -
     """Indices of examples, drawn without replacement.
 
     If a row holds every class, classes take turns, so that each column shows one of them.
-
-    Examples:
-        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
-        >>> labels[choose(labels, 2, 4, 2, seed=0)]
-        tensor([0, 1, 0, 1])
     """
     order = torch.randperm(len(labels), generator=generator(seed, "sheet"))
     if classes <= columns:
@@ -206,29 +188,16 @@ def _questions(
     questions = source.read(split, folder)
     order = torch.randperm(len(questions), generator=generator(seed, "sheet"))
     chosen = order[: rows * columns].tolist()
-    pictures = [_open(folder / questions.pictures[int(questions.picture[row])]) for row in chosen]
-    words = [f"{questions.texts[row]}\nanswer: {questions.main[row]}" for row in chosen]
+    names = [questions.picture_names[index] for index in questions.image_index[chosen].tolist()]
+    pictures = [_shrunk(read_picture(folder / name), _QUESTION_SIDE) for name in names]
+    words = [f"{questions.questions[row]}\nanswer: {questions.main[row]}" for row in chosen]
     scale = max(1, _QUESTION_SIDE // max(max(image.size) for image in pictures))
     title = f"{name}, {split}: {len(chosen)} of {len(questions):,} questions"
     return sheet(pictures, words, columns=columns, scale=scale, title=title, lines=4)
 
 
-def _open(path: Path) -> Image:
-    try:
-        with _pillow("Image").open(path) as file:
-            return _shrunk(file, _QUESTION_SIDE)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read as a picture ({error}); get it again") from error
-
-
 def picture(image: Tensor) -> Image:
-    """Convert a tensor, uint8 [C, H, W] with one or three channels, to a Pillow image.
-
-    Examples:
-        >>> white = picture(torch.full((3, 2, 4), 255, dtype=torch.uint8))
-        >>> white.size, white.getpixel((0, 0))
-        ((4, 2), (255, 255, 255))
-    """
+    """Convert a tensor, uint8 [C, H, W] with one or three channels, to a Pillow image."""
     check_images("image", image[None])
     colours = image.expand(3, -1, -1).permute(1, 2, 0).contiguous()
     height, width = colours.shape[:2]
@@ -245,41 +214,21 @@ def sheet(
     title: str = "",
     lines: int = 2,
 ) -> Image:
-    """Draw images in a grid, each with its caption below.
+    """Draw images, uint8 [N, C, H, W] or pictures of any size, in a grid with captions below.
 
-    Args:
-        images: uint8 [N, C, H, W], or N pictures that may differ in size.
-        captions: One text per image.
-        columns: Images in a row.
-        scale: Factor of enlargement, each pixel to a square. Default: so that small images are
-            about 96 pixels wide.
-        title: A line above the grid.
-        lines: Most lines of a paragraph of a caption; a longer one ends in three dots.
+    ``scale`` enlarges each pixel to a square; by default so that small images are about 96 pixels
+    wide. A paragraph of a caption has at most so many ``lines``; a longer one ends in three dots.
     """
     checks.integer("columns", columns, low=1)
     pictures = [picture(image) for image in images] if isinstance(images, Tensor) else list(images)
     if not pictures or len(pictures) != len(captions):
-        raise ValueError(
-            f"captions must be one for each of at least one image, got {len(captions)} for "
-            f"{len(pictures)}"
-        )
+        got = f"{len(captions)} for {len(pictures)}"
+        raise ValueError(f"captions must be one for each of at least one image, got {got}")
     pictures = _enlarged(pictures, scale)
-    columns = min(columns, len(pictures))
     width = max(image.width for image in pictures)
     wrapped = [wrap(caption, width, lines) for caption in captions]
     rows = [slice(start, start + columns) for start in range(0, len(pictures), columns)]
-    tall = [max(image.height for image in pictures[row]) for row in rows]
-    text = [max(map(len, wrapped[row])) * _line(_TEXT) for row in rows]
-    height = sum(tall) + sum(text) + 2 * _GAP * len(rows)
-    paper, pen, top = _paper(_GAP + columns * (width + _GAP), height, title)
-    for row, row_height, text_height in zip(rows, tall, text, strict=True):
-        for column, (image, caption) in enumerate(zip(pictures[row], wrapped[row], strict=True)):
-            left = _GAP + column * (width + _GAP)
-            corner = (left + (width - image.width) // 2, top + row_height - image.height)
-            paper.paste(image, corner)
-            _write(pen, caption, left + width // 2, top + row_height + _GAP // 2)
-        top += row_height + text_height + 2 * _GAP
-    return paper
+    return _stack([_row(pictures[row], wrapped[row], width) for row in rows], title)
 
 
 def blocks(
@@ -288,36 +237,17 @@ def blocks(
     """Draw blocks one below the other: a column per image, with a heading; a row per treatment."""
     rows = [row for part in parts for row in part.rows]
     if not rows or any(len(images) != len(headings) for _, images in rows):
-        raise ValueError(
-            f"headings must be one for each image of a row, got {len(headings)} for rows of "
-            f"{sorted({len(images) for _, images in rows})}"
-        )
-    drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
-    width, height = drawn[0][0].size
+        got = f"{len(headings)} for rows of {sorted({len(images) for _, images in rows})}"
+        raise ValueError(f"headings must be one for each image of a row, got {got}")
     margin = _GAP + max(int(_font(_TEXT).getlength(label)) for label, _ in rows)
-    wrapped = [wrap(heading, width, 2) for heading in headings]
-    head = max(map(len, wrapped)) * _line(_TEXT) + _GAP // 2
-    paper, pen, top = _paper(
-        margin + _GAP + len(headings) * (width + _GAP),
-        head + len(rows) * (height + _GAP) + len(parts) * (_line(_TITLE) + _GAP),
-        title,
-    )
-    lefts = [margin + _GAP + column * (width + _GAP) for column in range(len(headings))]
-    for left, lines in zip(lefts, wrapped, strict=True):
-        _write(pen, lines, left + width // 2, top)
-    top += head
+    drawn = [_enlarged([picture(image) for image in images], scale) for _, images in rows]
+    width = drawn[0][0].width
+    strips = [_row([], [wrap(heading, width, 2) for heading in headings], width, margin)]
     remaining = iter(drawn)
     for part in parts:
-        pen.text((_GAP, top), part.title, fill=_INK, font=_font(_TITLE), anchor="la")
-        top += _line(_TITLE) + _GAP // 2
-        for label, _ in part.rows:
-            middle = (margin, top + height // 2)
-            pen.text(middle, label, fill=_PALE, font=_font(_TEXT), anchor="rm")
-            for left, image in zip(lefts, next(remaining), strict=True):
-                paper.paste(image, (left, top))
-            top += height + _GAP
-        top += _GAP // 2
-    return paper
+        strips.append(_line_of_text(part.title))
+        strips += [_row(next(remaining), [], width, margin, label) for label, _ in part.rows]
+    return _stack(strips, title)
 
 
 def wrap(text: str, width: int, lines: int) -> list[str]:
@@ -325,8 +255,7 @@ def wrap(text: str, width: int, lines: int) -> list[str]:
 
     Every paragraph gets at most ``lines`` lines; what is left over becomes three dots.
     """
-    paragraphs = (_wrap(paragraph, width, lines) for paragraph in text.split("\n"))
-    return [line for paragraph in paragraphs for line in paragraph]
+    return [line for paragraph in text.split("\n") for line in _wrap(paragraph, width, lines)]
 
 
 def _wrap(text: str, width: int, lines: int) -> list[str]:
@@ -366,21 +295,52 @@ def _enlarged(pictures: list[Image], scale: int | None) -> list[Image]:
     ]
 
 
-def _paper(width: int, height: int, title: str) -> tuple[Image, Any, int]:
-    """An empty sheet with its title, a pen for it, and the top of what comes below the title."""
-    top = _GAP + (_line(_TITLE) + _GAP if title else 0)
-    needed = int(_font(_TITLE).getlength(title)) + 2 * _GAP
-    paper: Image = _pillow("Image").new("RGB", (max(width, needed), top + height), _PAPER)
-    pen = _pillow("ImageDraw").Draw(paper)
+def _row(
+    pictures: list[Image], captions: list[list[str]], width: int, margin: int = 0, label: str = ""
+) -> Image:
+    """A strip with a label in the margin, pictures on a common base line, and captions below."""
+    tall = max((image.height for image in pictures), default=0)
+    lines = max(map(len, captions), default=0)
+    columns = max(len(pictures), len(captions))
+    strip = _paper(
+        margin + _GAP + columns * (width + _GAP),
+        tall + _GAP + (lines * _line(_TEXT) + _GAP if lines else 0),
+    )
+    pen = _pillow("ImageDraw").Draw(strip)
+    pen.text((margin, tall // 2), label, fill=_PALE, font=_font(_TEXT), anchor="rm")
+    lefts = [margin + _GAP + column * (width + _GAP) for column in range(columns)]
+    for left, image in zip(lefts, pictures, strict=False):
+        strip.paste(image, (left + (width - image.width) // 2, tall - image.height))
+    for left, caption in zip(lefts, captions, strict=False):
+        for number, line in enumerate(caption):
+            place = (left + width // 2, tall + _GAP // 2 + number * _line(_TEXT))
+            pen.text(place, line, fill=_INK, font=_font(_TEXT), anchor="ma")
+    return strip
+
+
+def _line_of_text(title: str) -> Image:
+    strip = _paper(int(_font(_TITLE).getlength(title)) + 2 * _GAP, _line(_TITLE) + _GAP)
+    pen = _pillow("ImageDraw").Draw(strip)
+    pen.text((_GAP, 0), title, fill=_INK, font=_font(_TITLE), anchor="la")
+    return strip
+
+
+def _stack(strips: list[Image], title: str) -> Image:
+    """Strips one below the other, under a title."""
     if title:
-        pen.text((_GAP, _GAP), title, fill=_INK, font=_font(_TITLE), anchor="la")
-    return paper, pen, top
+        strips = [_line_of_text(title), *strips]
+    width = max(strip.width for strip in strips)
+    sheet = _paper(width, _GAP + sum(strip.height for strip in strips))
+    top = _GAP
+    for strip in strips:
+        sheet.paste(strip, (0, top))
+        top += strip.height
+    return sheet
 
 
-def _write(pen: Any, lines: list[str], centre: int, top: int) -> None:
-    for number, line in enumerate(lines):
-        position = (centre, top + number * _line(_TEXT))
-        pen.text(position, line, fill=_INK, font=_font(_TEXT), anchor="ma")
+def _paper(width: int, height: int) -> Image:
+    empty: Image = _pillow("Image").new("RGB", (width, height), _PAPER)
+    return empty
 
 
 def _pillow(module: str) -> Any:

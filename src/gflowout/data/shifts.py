@@ -47,9 +47,7 @@ def rotate(images: Tensor, *, seed: int, low: float = 0, high: float = 360) -> T
 def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
     """Rotate images counterclockwise about their centre: bilinear, zeros from outside, same size.
 
-    Args:
-        images: uint8 [N, C, H, W].
-        degrees: One angle for all images, or one per image, [N].
+    ``degrees`` is one angle for all images uint8 [N, C, H, W], or one per image, [N].
 
     Examples:
         >>> square = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
@@ -61,9 +59,8 @@ def rotate_by(images: Tensor, degrees: Tensor | float) -> Tensor:
     count, _, height, width = images.shape
     if isinstance(degrees, Tensor):
         if degrees.shape != (count,) or not bool(degrees.isfinite().all()):
-            raise ValueError(
-                f"degrees must be a number or finite and [{count}], got {describe(degrees)}"
-            )
+            expected = f"a number or finite and [{count}]"
+            raise ValueError(f"degrees must be {expected}, got {describe(degrees)}")
         angles = degrees.double()
     else:
         angles = torch.full((count,), checks.number("degrees", degrees), dtype=torch.float64)
@@ -90,17 +87,9 @@ def label_noise(
 ) -> tuple[Tensor, Tensor]:
     """Draw new labels for a fraction of the points, uniformly over all classes.
 
-    A new label can be the old one, so about fraction (1 - 1/classes) of the labels change. Draw the
-    noise once for a training set, not in each epoch.
-
-    Args:
-        labels: int64 [N].
-        fraction: Fraction of points, in [0, 1]; exactly round(fraction N) are drawn.
-        classes: Number of classes.
-        seed: Seed of the points and of their labels.
-
-    Returns:
-        New labels, int64 [N], and which points were drawn, bool [N].
+    Exactly round(fraction N) of the labels, int64 [N], are drawn. A new label can be the old one,
+    so about fraction (1 - 1/classes) of them change. Returns the new labels and which points were
+    drawn, bool [N]. Draw the noise once for a training set, not in each epoch.
 
     Examples:
         >>> labels = torch.zeros(1000, dtype=torch.int64)
@@ -160,18 +149,16 @@ def feature_noise(
     scale = checks.number("scale", scale, low=0)
     checks.integer("seed", seed, low=0)
     if mask is not None:
-        shape = features.shape[:2]
         check_tensor("mask", mask, "bool [N, R]")
-        if mask.dtype != torch.bool or mask.shape != shape:
-            raise ValueError(f"mask must be bool {list(shape)}, got {describe(mask)}")
+        if mask.dtype != torch.bool or mask.shape != features.shape[:2]:
+            raise ValueError(f"mask must be bool {[*features.shape[:2]]}, got {describe(mask)}")
+    count = len(features)
     if index is None:
-        index = torch.arange(len(features))
-    elif len(check_labels("index", index)) != len(features):
-        raise ValueError(
-            f"index must have a number for each of the {len(features)} rows, got {len(index)}"
-        )
+        index = torch.arange(count)
+    elif len(check_labels("index", index)) != count:
+        raise ValueError(f"index must have a number for each of the {count} rows, got {len(index)}")
     result = torch.empty_like(features)
-    for start in range(0, len(features), _ROWS):
+    for start in range(0, count, _ROWS):
         part = slice(start, start + _ROWS)
         clean = features[part]
         real = (clean != 0).any(-1) if mask is None else mask[part]

@@ -23,7 +23,7 @@ def split(
     groups: Sequence[Hashable] | Tensor | None = None,
     stratify: Sequence[Hashable] | Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Split the points 0 .. n - 1 at random.
+    """Split the points 0 .. n - 1 at random: indices of each part, int64 and ascending.
 
     Args:
         n: Number of points.
@@ -35,9 +35,6 @@ def split(
         stratify: Class of each point, [n]. Each part has the class shares of the whole, up to
             rounding. Not together with groups.
 
-    Returns:
-        Indices of each part, int64 and ascending.
-
     Examples:
         >>> train, validation = split(10, (0.8, 0.2), seed=0)
         >>> len(train), len(validation), sorted([*train.tolist(), *validation.tolist()])
@@ -48,7 +45,6 @@ def split(
     """
     n = checks.integer("n", n, low=1)
     sizes = _sizes(n, fractions)
-    parts = len(sizes)
     generator = random.generator(seed, "split")
     # What is left over is a part of its own until the end.
     quotas = [*sizes, n - sum(sizes)]
@@ -61,13 +57,11 @@ def split(
     else:
         owner = torch.empty(n, dtype=torch.int64)
         owner[torch.randperm(n, generator=generator)] = _runs(quotas)
-    result = tuple((owner == part).nonzero().flatten() for part in range(parts))
+    result = tuple((owner == part).nonzero().flatten() for part in range(len(sizes)))
     for part, (indices, size) in enumerate(zip(result, sizes, strict=True)):
         if size and not len(indices):
-            raise ValueError(
-                f"groups are too few or too large: no group is left for part {part} "
-                f"of fractions={list(fractions)!r}"
-            )
+            empty = f"no group is left for part {part} of fractions={list(fractions)!r}"
+            raise ValueError(f"groups are too few or too large: {empty}")
     return result
 
 
@@ -75,10 +69,6 @@ def apportion(total: int, shares: Sequence[float]) -> list[int]:
     """Divide a whole number in shares of any sum by the largest remainder.
 
     The parts sum to ``total``; each is less than one from its exact share.
-
-    Examples:
-        >>> apportion(10, [0.45, 0.45, 0.1])
-        [5, 4, 1]
     """
     exact = [total * share / sum(shares) for share in shares]
     counts = [math.floor(value + 1e-9) for value in exact]
@@ -112,17 +102,16 @@ def _codes(name: str, values: Any, n: int) -> Tensor:
     """Number the distinct values in the order of their first appearance."""
     listed = values.tolist() if hasattr(values, "tolist") else list(values)
     if len(listed) != n:
-        raise ValueError(
-            f"{name} must have one value for each of the n={n} points, got {len(listed)}"
-        )
+        expected = f"one value for each of the n={n} points"
+        raise ValueError(f"{name} must have {expected}, got {len(listed)}")
     if any(value is None or value != value for value in listed):
         raise ValueError(f"{name} must have a value for each point, got None or NaN among them")
     numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(value, len(numbers)) for value in listed])
 
 
-def _runs(sizes: Sequence[int]) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+def _runs(sizes: Sequence[int] | Tensor) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(sizes)), torch.as_tensor(sizes))
 
 
 def _by_group(codes: Tensor, quotas: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -139,34 +128,22 @@ def _by_group(codes: Tensor, quotas: Sequence[int], generator: torch.Generator) 
 
 def _by_class(codes: Tensor, quotas: Sequence[int], generator: torch.Generator) -> Tensor:
     """Divide each class by its largest remainders, and hold the parts' sizes at the same time."""
-    total = len(codes)
-    counts = torch.bincount(codes).tolist()
-    exact = {
-        (group, part): count * quota / total
-        for group, count in enumerate(counts)
-        for part, quota in enumerate(quotas)
-    }
-    table = {cell: math.floor(value + 1e-9) for cell, value in exact.items()}
-    rows = [
-        count - sum(table[group, p] for p in range(len(quotas)))
-        for group, count in enumerate(counts)
-    ]
-    columns = [
-        quota - sum(table[g, part] for g in range(len(counts))) for part, quota in enumerate(quotas)
-    ]
-    cells = list(exact)
+    counts, sizes = torch.bincount(codes), torch.tensor(quotas)
+    exact = torch.outer(counts.double(), sizes.double()) / len(codes)
+    table = (exact + 1e-9).floor().long()  # [classes, parts]
+    rows, columns = (counts - table.sum(1)).tolist(), (sizes - table.sum(0)).tolist()
     # Ties in random order, or the same classes would gain every time.
-    cells = [cells[i] for i in torch.randperm(len(cells), generator=generator).tolist()]
-    cells.sort(key=lambda cell: table[cell] - exact[cell])
+    cells = torch.randperm(exact.numel(), generator=generator)
+    cells = cells[(table - exact).flatten()[cells].argsort(stable=True)]
+    by_remainder = [divmod(cell, len(quotas)) for cell in cells.tolist()]
     while any(rows):  # a second round is needed only where the first one led into a corner
-        for group, part in cells:
+        for group, part in by_remainder:
             if rows[group] and columns[part]:
                 table[group, part] += 1
                 rows[group] -= 1
                 columns[part] -= 1
-    owner = torch.empty(total, dtype=torch.int64)
-    for group, count in enumerate(counts):
+    owner = torch.empty_like(codes)
+    for group, count in enumerate(counts.tolist()):
         members = (codes == group).nonzero().flatten()
-        shuffled = members[torch.randperm(count, generator=generator)]
-        owner[shuffled] = _runs([table[group, part] for part in range(len(quotas))])
+        owner[members[torch.randperm(count, generator=generator)]] = _runs(table[group])
     return owner

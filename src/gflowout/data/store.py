@@ -1,7 +1,8 @@
-"""Finding data sets on disk and comparing files with their published checksums.
+"""The catalogue of data sets, where they are on disk, and their published checksums.
 
-The data directory is the one that the caller names, else ``$GFLOWOUT_DATA``, else the user's cache.
-In it every data set has its own folder, under any of the names in :mod:`gflowout.data.catalog`.
+``catalog.toml`` beside this module lists names, folders, files, downloads and licences. The data
+directory is the one that the caller names, else ``$GFLOWOUT_DATA``, else the user's cache. In it
+every data set has its own folder, under any of the names in the catalogue.
 """
 
 from __future__ import annotations
@@ -9,16 +10,102 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.data.catalog import ENTRIES, Entry, entry
-from gflowout.data.errors import DataError, MissingDataError, unreadable
+from gflowout.data.errors import DataError, MissingDataError, reading, unreadable
 
 VARIABLE = "GFLOWOUT_DATA"
 ELSEWHERE = f"name another data directory: data_dir=..., --data-dir or ${VARIABLE}"
+_SUM = re.compile(r"\\?([0-9a-fA-F]{64})[ \t]+\*?(.+)")  # a line that sha256sum wrote
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a data set; ``checksum`` is ``"md5:..."`` or ``"sha256:..."`` if published."""
+
+    name: str  # path inside the data set's folder; the unpacked file, without .gz, will do
+    checksum: str | None = None
+    split: str = ""  # the part of the data that it holds; empty if every part needs it
+    optional: bool = False  # whether the data set is complete without it
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file or archive to fetch for a data set.
+
+    ``checksum`` is ``"md5:..."``, ``"sha256:..."``, or ``"sums:URL"``: a published list of SHA-256
+    sums, as ``sha256sum`` writes it, that is fetched as well.
+    """
+
+    url: str
+    checksum: str
+    name: str = ""  # of the file in the folder; by default the last part of the URL
+    unpack: bool = False  # whether it is an archive, to be unpacked and then deleted
+    strip: int = 0  # number of leading folders to drop from the paths in the archive
+
+    @property
+    def filename(self) -> str:
+        """Name of the file on disk."""
+        return self.name or self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set.
+
+    A folder with any file of a split is taken to hold the data set; with any file at all, if no
+    file belongs to one split only.
+    """
+
+    name: str  # that users type
+    title: str  # what it is, in a few words
+    kind: str  # "images", "overlays", "vqa" or "clinical"
+    folders: tuple[str, ...]  # in the data directory that may hold it; a download goes to the first
+    files: tuple[File, ...]
+    licence: str
+    home: str
+    citation: str
+    downloads: tuple[Download, ...] = ()  # empty if users must get it by hand
+    by_hand: str = ""  # how to get it otherwise
+    package: tuple[str, str] | None = None  # that ships the data, and the folder inside it
+    size: int = 0  # approximate number of bytes of the downloads
+    inside: tuple[str, ...] = ("",)  # sub-folders of the data set's folder that may hold the files
+    classes: tuple[str, ...] = ()  # names of the classes, if it is a set of labelled images
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The parts of the data, in the order of the files."""
+        return tuple(dict.fromkeys(file.split for file in self.files if file.split))
+
+
+def _parse(name: str, fields: dict[str, Any]) -> Entry:
+    files = tuple(File(**file) for file in fields.pop("files"))
+    downloads = tuple(Download(**download) for download in fields.pop("downloads", ()))
+    if mirror := fields.pop("mirror", ""):
+        required = [file for file in files if not file.optional]
+        downloads = tuple(Download(mirror + f.name, f.checksum) for f in required if f.checksum)
+    fields["classes"] = fields.get("classes", "").split()
+    rest: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+    }
+    return Entry(name=name, files=files, downloads=downloads, **rest)
+
+
+_CATALOG = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
+ENTRIES = {name: _parse(name, fields) for name, fields in _CATALOG.items()}
+
+
+def entry(name: str) -> Entry:
+    """The data set called ``name``; an unknown name raises an error that suggests one."""
+    return ENTRIES[checks.choice("name", name, ENTRIES)]
 
 
 def root(data_dir: str | Path | None = None) -> Path:
@@ -58,6 +145,26 @@ def locate(name: str, data_dir: str | Path | None = None) -> Path:
     )
 
 
+def find(name: str, data_dir: str | Path | None = None) -> Path:
+    """As :func:`locate`; a package that ships the data set needs no data directory."""
+    try:
+        return locate(name, data_dir)
+    except MissingDataError:
+        folder = package_folder(entry(name))
+        if folder is None or not any(files(entry(name), folder).values()):
+            raise
+        return folder
+
+
+def is_there(name: str, data_dir: str | Path | None = None) -> bool:
+    """Whether a data set is in the data directory, or comes with a package."""
+    try:
+        find(name, data_dir)
+    except MissingDataError:
+        return False
+    return True
+
+
 def files(wanted: Entry, folder: Path) -> dict[str, Path | None]:
     """Path of each file of a data set in a folder, packed or unpacked; None if it is not there.
 
@@ -86,8 +193,7 @@ def verify_files(wanted: Entry, paths: list[Path]) -> None:
 def verify(path: Path, checksum: str) -> None:
     """Raise :class:`DataError` unless a file has the checksum ``"md5:..."`` or ``"sha256:..."``."""
     algorithm, expected = checksum.split(":", 1)
-    actual = digest(path, algorithm)
-    if actual != expected:
+    if (actual := digest(path, algorithm)) != expected:
         raise DataError(
             f"{path}: {algorithm} is {actual}, the published file has {expected}; the file is "
             "damaged or was changed: delete it and get it again"
@@ -102,45 +208,40 @@ def matches(path: Path, checksum: str) -> bool:
 
 def digest(path: Path, algorithm: str) -> str:
     """Checksum of a file as hexadecimal digits."""
+    with reading(path), path.open("rb") as stream:
+        new = hashlib.new(algorithm, usedforsecurity=False)
+        return hashlib.file_digest(stream, lambda: new).hexdigest()
+
+
+def published_checksum(download: Download) -> str:
+    """The checksum of a download, ``"md5:..."`` or ``"sha256:..."``, fetched if it is in a list."""
+    if not download.checksum.startswith("sums:"):
+        return download.checksum
+    requests = require("requests", extra="data", purpose="downloading data")
+    url = download.checksum.removeprefix("sums:")
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(
-                stream, lambda: hashlib.new(algorithm, usedforsecurity=False)
-            ).hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from error
+        response = requests.get(url, timeout=(10.0, 30.0))
+    except requests.RequestException as error:
+        raise DataError(f"{url}: no connection, so no checksums") from error
+    if not response.ok:
+        raise DataError(f"{url}: the server answered {response.status_code} {response.reason}")
+    sums = parse_sums(response.text)
+    path = download.url.removeprefix(url.rpartition("/")[0] + "/")
+    if path not in sums:
+        raise DataError(f"{url}: does not list {path}")
+    return f"sha256:{sums[path]}"
 
 
-def find(name: str, data_dir: str | Path | None = None) -> Path:
-    """As :func:`locate`; a package that ships the data set needs no data directory."""
-    try:
-        return locate(name, data_dir)
-    except MissingDataError:
-        folder = package_folder(entry(name))
-        if folder is None or not any(files(entry(name), folder).values()):
-            raise
-        return folder
-
-
-def is_there(name: str, data_dir: str | Path | None = None) -> bool:
-    """Whether a data set is in the data directory, or comes with a package."""
-    try:
-        find(name, data_dir)
-    except MissingDataError:
-        return False
-    return True
+def parse_sums(text: str) -> dict[str, str]:
+    """SHA-256 by path, from a list that ``sha256sum`` wrote."""
+    matches = (_SUM.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[2].removeprefix("./"): match[1].lower() for match in matches if match}
 
 
 def how_to_get(
     wanted: Entry, missing: Sequence[str] = (), data_dir: str | Path | None = None
 ) -> str:
-    """One sentence on how to get a data set.
-
-    Args:
-        wanted: The data set.
-        missing: The missing files; all if empty.
-        data_dir: Directory to name in the command.
-    """
+    """One sentence on how to get a data set, or its ``missing`` files, into ``data_dir``."""
     optional = {file.name for file in wanted.files if file.optional}
     if missing and optional.issuperset(missing):
         advice = f"`gflowout data get` leaves this part out: see {wanted.home}"
@@ -151,6 +252,17 @@ def how_to_get(
     else:
         advice = f"Get it by hand: {wanted.by_hand} ({wanted.home})"
     return f"{advice}, or {ELSEWHERE}"
+
+
+def package_folder(wanted: Entry) -> Path | None:
+    """Where an installed package keeps the data set, if one does."""
+    if wanted.package is None:
+        return None
+    module, inside = wanted.package
+    spec = importlib.util.find_spec(module)
+    for location in (spec and spec.submodule_search_locations) or ():
+        return Path(location) / inside
+    return None
 
 
 def _files_in(folder: Path) -> dict[str, Path]:
@@ -169,17 +281,6 @@ def _candidates(wanted: Entry, base: Path) -> Iterator[Path]:
     yield from (base / folder for folder in wanted.folders)
     if package := package_folder(wanted):
         yield package
-
-
-def package_folder(wanted: Entry) -> Path | None:
-    """Where an installed package keeps the data set, if one does."""
-    if wanted.package is None:
-        return None
-    module, inside = wanted.package
-    spec = importlib.util.find_spec(module)
-    for location in (spec and spec.submodule_search_locations) or ():
-        return Path(location) / inside
-    return None
 
 
 def _is_its_own(wanted: Entry, base: Path) -> bool:

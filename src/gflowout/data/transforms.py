@@ -28,10 +28,6 @@ _BLOCK = 1024
 class Normalize:
     """Shift and scale each channel: (x / 255 - mean) / std.
 
-    Attributes:
-        mean: Mean of each channel, images in [0, 1], float32 [C].
-        std: Standard deviation of each channel; 1 for a constant channel.
-
     Examples:
         >>> images = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
         >>> normalize = Normalize.fit(images)
@@ -41,8 +37,8 @@ class Normalize:
         tensor([[[[-1.,  1.]]]])
     """
 
-    mean: Tensor
-    std: Tensor
+    mean: Tensor  # of each channel, images in [0, 1], float32 [C]
+    std: Tensor  # standard deviation of each channel; 1 for a constant channel
 
     def __post_init__(self) -> None:
         for name, value in (("mean", self.mean), ("std", self.std)):
@@ -50,9 +46,9 @@ class Normalize:
             if value.ndim != 1 or not value.dtype.is_floating_point:
                 raise ValueError(f"{name} must be floating point [C], got {describe(value)}")
         if self.mean.shape != self.std.shape or not bool((self.std > 0).all()):
+            got = f"{self.mean.tolist()} and {self.std.tolist()}"
             raise ValueError(
-                f"mean and std must have one number per channel and std be positive, "
-                f"got {self.mean.tolist()} and {self.std.tolist()}"
+                f"mean and std must have one number per channel and std be positive, got {got}"
             )
 
     @classmethod
@@ -83,11 +79,9 @@ class Normalize:
         """Map uint8 [B, C, H, W] to float32 [B, C, H, W]."""
         check_images("images", images)
         if images.shape[1] != len(self.mean):
-            raise ValueError(
-                f"images must have {len(self.mean)} channels as in fit, got {images.shape[1]}"
-            )
-        scale = 1 / (255 * self.std)
-        offset = -self.mean / self.std
+            channels = f"{len(self.mean)} channels as in fit"
+            raise ValueError(f"images must have {channels}, got {images.shape[1]}")
+        scale, offset = 1 / (255 * self.std), -self.mean / self.std
         result = images.to(torch.float32)
         if len(scale) == 1:  # numbers are faster than tensors that broadcast
             return result.mul_(scale.item()).add_(offset.item())
@@ -113,10 +107,6 @@ class Augment:
     For training data only: ``Batches(..., shuffle=True, augment=Augment())``. It is not a
     :data:`Transform`, since it needs a generator.
 
-    Attributes:
-        pad: Zeros around the image, in pixels; 0 does not crop.
-        flip: Whether to mirror left and right with probability 1/2. Not for digits or letters.
-
     Examples:
         >>> images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
         >>> Augment()(images, generator=torch.Generator().manual_seed(0)).shape
@@ -127,8 +117,8 @@ class Augment:
         TypeError: ...
     """
 
-    pad: int = 4
-    flip: bool = True
+    pad: int = 4  # zeros around the image, in pixels; 0 does not crop
+    flip: bool = True  # mirror left and right with probability 1/2; not for digits or letters
 
     def __post_init__(self) -> None:
         checks.integer("pad", self.pad, low=0)
@@ -181,10 +171,8 @@ def flatten(batch: Tensor) -> Tensor:
 def check_transform(name: str, value: Any) -> Transform:
     """Return ``value`` if it can be used on training and validation data."""
     if isinstance(value, Augment):
-        raise TypeError(
-            f"{name} must give the same for the same images, got {value!r}; "
-            "training data take it as augment="
-        )
+        hint = "training data take it as augment="
+        raise TypeError(f"{name} must give the same for the same images, got {value!r}; {hint}")
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
     return value  # type: ignore[no-any-return]

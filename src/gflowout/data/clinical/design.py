@@ -16,6 +16,7 @@ from torch import Tensor
 from gflowout.core import checks, random
 from gflowout.core.optional import require
 from gflowout.data.clinical.drugs import HOME
+from gflowout.data.errors import check_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,10 +86,8 @@ class Vocabulary:
         counts = pairs.key.value_counts()
         keys = tuple(sorted(str(key) for key in counts.index[counts >= min_count]))
         if not keys:
-            raise ValueError(
-                f"min_count must leave at least one drug, got {min_count}: the most frequent one "
-                f"occurs in {int(counts.max()) if len(counts) else 0} training stays"
-            )
+            most = f"the most frequent one occurs in {counts.max() if len(counts) else 0} stays"
+            raise ValueError(f"min_count must leave at least one drug, got {min_count}: {most}")
         return cls(keys, drug_key, names, codes)
 
     @property
@@ -163,8 +162,7 @@ class Covariates:
     @classmethod
     def fit(cls, stays: pd.DataFrame, names: Iterable[str] = COVARIATES) -> Covariates:
         """Learn mean and spread of the age from training stays."""
-        if isinstance(names, str):
-            raise TypeError(f"covariates must be a sequence of names, got the string {names!r}")
+        check_texts("covariates", names)
         chosen = tuple(checks.choice("covariates", name, COVARIATES) for name in names)
         age = stays.age.dropna()
         spread = float(age.std(ddof=0)) if len(age) else 1.0
@@ -275,14 +273,9 @@ class ClinicalSet:
         frames = require("pandas", extra="data", purpose="ClinicalSet.frame")
         index = frames.Index(self.stays.tolist(), name="stay")
         features = frames.DataFrame(self.x.numpy(), columns=list(self.features), index=index)
-        rest = frames.DataFrame(
-            {
-                "died": self.y.numpy().astype("int64"),
-                "patient": list(self.patients),
-                "hospital": self.hospitals.numpy(),
-            },
-            index=index,
-        )
+        died = self.y.numpy().astype("int64")
+        about = {"died": died, "patient": self.patients, "hospital": self.hospitals.numpy()}
+        rest = frames.DataFrame(about, index=index)
         return frames.concat([features, rest], axis=1)  # type: ignore[no-any-return]
 
 
@@ -314,10 +307,8 @@ def balanced(data: ClinicalSet, balance: str = "none", *, seed: int = 0) -> Clin
         return data
     deaths, survivals = (data.y == 1).nonzero()[:, 0], (data.y == 0).nonzero()[:, 0]
     if not len(deaths) or not len(survivals):
-        raise ValueError(
-            f"balance={balance!r} needs deaths and survivals in training, got {len(deaths)} and "
-            f"{len(survivals)}"
-        )
+        got = f"{len(deaths)} and {len(survivals)}"
+        raise ValueError(f"balance={balance!r} needs deaths and survivals in training, got {got}")
     if balance == "weights":
         weights = torch.empty(len(data))
         for rows in (deaths, survivals):

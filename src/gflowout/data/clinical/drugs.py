@@ -1,12 +1,14 @@
 """Drugs of eICU: names normalised to the ingredient, and which drugs a stay got in its window.
 
-The normalised name depends on the name alone, so it cannot leak information between stays.
-:class:`gflowout.data.clinical.Vocabulary` merges names by code.
+The normalised name depends on the name alone, and on the words of ``drugs.toml``, so it cannot leak
+information between stays. :class:`gflowout.data.clinical.Vocabulary` merges names by code.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
@@ -19,90 +21,16 @@ if TYPE_CHECKING:
 HOME = "home: "
 """Prefix of the name of a drug that was taken before admission."""
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-def _aliases(text: str) -> dict[str, str]:
-    """Alias to name, from a text of the form ``name: alias, alias; name: alias``."""
-    groups = (group.split(": ") for group in " ".join(text.split()).split("; "))
-    return {alias: name for name, aliases in groups for alias in aliases.split(", ")}
-
-
-# From here on a name says how the drug is given, not what it is.
-_FORMS = _words(
-    """tab tabs tablet tablets tbec tbcr cap caps cap-tab capsule capsules inj injection injectable
-    soln solution solr solp susp suspension liquid liqd liq syrup iv ivpb ivp ivf po oral sc subq sl
-    subcutaneous ij ij/iv im neb nebu nebulizer inhalation inhale inh inhl inhaler aero aers syr
-    syringe vial vial. bag bolus infusion infused drip premix flush lock ec er xl xr sr cr dr sa ir
-    la odt hfa chew chewable supp suppository rect rectal pr re cream crea oint ointment gel pack
-    packet powder powd pwdpkt pwpk udpwd ud emul emulsion lvp pb mbp sso crys pca pcea concentrated
-    pf p.f. in w with for to - : std max tr mf plain mouthwash mouth/throat mwsh mm mt soft eye op
-    ophth topical patch nasal spray dilution corrective consult protocol (range) prn ivpb. repackage
-    rtu-pb rtu- diskus respule abboject 24hr cd sdv mdv i + top ex ptmd ptch range variable standard
-    adv flushsyrg p.f laxative antacid flexpen external kit without"""
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_FORMS, _UNITS, _LEADING, _DROPPED, _SALTS, _MINERALS = (
+    frozenset(_TABLES[kind].split())
+    for kind in ("forms", "units", "leading", "dropped", "salts", "minerals")
 )
-_UNITS = _words("ml mg mcg g gm gram grams meq unit units mmol mmole l each ea hr % cc kg amp")
-# Words that come before a name and are no part of it.
-_LEADING = _words("prmx volume buffered transfuse custom ndc premixed")
-# Words inside a name that are no part of it.
-_DROPPED = _words("human porcine rdna micronized adult children's pmx recombinant")
-_SALTS = _words(
-    """hcl hydrochloride hbr sodium sod so potassium calcium sulfate sulf tartrate succinate suc
-    succ phosphate acetate citrate maleate besylate besilate mesylate bromide bisulfate gluconate
-    lactate fumarate bitartrate edisylate nitrate monohydrate dihydrate disodium trihydrate pamoate
-    dibasic disoproxil bicarbonate chloride hydrobromide tromethamine magnesium oxalate na
-    methylsulfate"""
-)
-# With these in front, what looks like a salt is the drug.
-_MINERALS = _words(
-    """sodium potassium calcium magnesium zinc ferrous iron aluminum ammonium lithium cupric silver
-    barium chromic selenious"""
-)
-_SPELLINGS = _aliases(
-    """acetaminophen: acetamin, apap; bicarbonate: bicarb; chloride: chl, cl;
-    dextrose: dext, glucose; hydrocodone: hydrocodon; lactated ringers: lr; magnesium: mag;
-    multivitamin: multivitamins; phosphate: phos, phosphates; potassium chloride: kcl;
-    red blood cells: prbc, rbc; ringers: ringer's; senna: sennosides; sodium: sod;
-    sodium bicarbonate: nahco3; sodium chloride: nacl, ns, nss, saline; sulfate: sulf"""
-)
-# Whole names: brands and short forms that are frequent in intensive care.
-_SYNONYMS = _aliases(
-    """acetaminophen: tylenol; acetaminophen-hydrocodone: norco; acetaminophen-oxycodone: percocet;
-    albumin: albumine, buminate; albuterol: proventil, proventil ventolin, ventolin;
-    albuterol-ipratropium: duoneb; alprazolam: xanax; alteplase: activase, tpa;
-    aminocaproic acid: amicar; amiodarone: cordarone, nexterone; amlodipine: norvasc;
-    aspirin: aspir, bayer, ecotrin; atorvastatin: lipitor; bisacodyl: dulcolax;
-    bivalirudin: angiomax; budesonide: pulmicort; bumetanide: bumex; carvedilol: coreg;
-    cefazolin: ancef; ceftriaxone: rocephin; cisatracurium: nimbex; clonazepam: klonopin;
-    clonidine: catapres; clopidogrel: plavix; dexamethasone: decadron; dexmedetomidine: precedex;
-    dextrose: glutose; diazepam: valium; digoxin: lanoxin; diltiazem: cardizem;
-    diphenhydramine: benadryl; docusate: colace; docusate-senna: senokot-s; enoxaparin: lovenox;
-    epinephrine: adrenalin; famotidine: pepcid; fat emulsion: fat, il, lipids; fentanyl: sublimaze;
-    fluticasone-salmeterol: advair; furosemide: lasix; gabapentin: neurontin; glucagon: glucagen;
-    haloperidol: haldol; hydralazine: apresoline; hydromorphone: dilaudid; ibuprofen: motrin;
-    insulin aspart: aspart insulin, novolog; insulin detemir: levemir;
-    insulin glargine: glargine-insulin, insulin lantus, insulin-glargine, lantus;
-    insulin lispro: humalog, insulin humalog, insulin-lispro;
-    insulin regular: humulin r, insulin hum-reg, insulin reg, insulin-regular, regular insulin;
-    ipratropium: atrovent; isosorbide mononitrate: imdur; iv fluid: ivm, kvo, main, miv;
-    ketorolac: toradol; labetalol: normodyne trandate, trandate; lactated ringers: ringers;
-    lactulose: cephulac; levetiracetam: keppra; levofloxacin: levaquin; levothyroxine: synthroid;
-    lisinopril: prinivil, zestril; lorazepam: ativan; losartan: cozaar;
-    magnesium hydroxide: milk of magnesia; magnesium oxide: magox; meropenem: merrem;
-    methylprednisolone: medrol, solu-medrol, solumedrol; metoclopramide: reglan;
-    metoprolol: lopressor, toprol; metronidazole: flagyl; midazolam: versed; multivitamin: mvi;
-    naloxone: narcan; nicotine: nicoderm cq; nitroglycerin: nitro-bid, nitrostat;
-    norepinephrine: levophed; ondansetron: zofran; oxycodone: roxicodone; pantoprazole: protonix;
-    parenteral nutrition: tpn; piperacillin-tazobactam: zosyn; polyethylene glycol: miralax;
-    potassium chloride: k-dur, kayciel, klor-con, klor-con k-tab;
-    potassium-sodium phosphate: potassium sodium phosphate; prednisone: deltasone;
-    prochlorperazine: compazine; promethazine: phenergan; propofol: diprivan; quetiapine: seroquel;
-    red blood cells: blood; senna: senokot; simvastatin: zocor;
-    sodium bicarbonate: bicarbonate, hco3; sodium chloride: normal sodium chloride;
-    sodium polystyrene sulfonate: kayexalate; tamsulosin: flomax; temazepam: restoril;
-    tramadol: ultram; vancomycin: vancocin; warfarin: coumadin; zolpidem: ambien"""
+_SPELLINGS: dict[str, str]
+_SYNONYMS: dict[str, str]
+_SPELLINGS, _SYNONYMS = (
+    {alias: name for name, aliases in _TABLES[kind].items() for alias in aliases}
+    for kind in ("spellings", "synonyms")
 )
 _CONTAINER = re.compile(r"^[\d.,]+\s*(?:ml|g|gm|mg|each)\b[^:]*?(?::|\s-\s)\s*(?P<drug>.+)$")
 _DEXTROSE = re.compile(r"^d\d+[a-z0-9/]*$")
@@ -233,7 +161,7 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
         counts[f"{table} rows"] = len(rows)
         counts[f"{table} rows of unknown stays"] = len(rows) - len(matched)
         counting = end.notna()
-        for reason, excluded in _EXCLUDED[table](matched, end).items():
+        for reason, excluded in _excluded(table, matched, end).items():
             counts[f"{table} rows {reason}"] = int((counting & excluded).sum())
             counting &= ~excluded
         part, nameless = _drugs(pd, matched[counting], home=table == "admission")
@@ -245,36 +173,26 @@ def exposures(tables: Tables, hours: float = 48) -> tuple[pd.DataFrame, dict[str
     return drugs.sort_values(columns, ignore_index=True), counts
 
 
-def _medication(rows: Any, end: Any) -> dict[str, Any]:
-    """Orders that do not count. Offsets that are not recorded compare as false."""
-    start = rows.drugstartoffset
+def _excluded(table: str, rows: Any, end: Any) -> dict[str, Any]:
+    """Rows that do not count, by reason. Offsets that are not recorded compare as false."""
+    if table == "admission":  # only when a drug taken before admission was entered matters
+        return {"after the window": ~(rows.drugenteredoffset < end) | (rows.drugoffset >= end)}
+    if table == "infusion":
+        rate = rows.drugrate.astype("str").str.strip().str.lower()
+        return {
+            "after the window": ~(rows.infusionoffset < end),
+            "before admission": rows.infusionoffset < 0,
+            "with rate zero": rate.str.fullmatch(r"0*\.?0*|off") & rows.drugrate.notna(),
+        }
     # A stop of 0 stands for none: 0 is some hundred times as frequent as any minute near it.
     stop = rows.drugstopoffset.where(rows.drugstopoffset != 0)
     return {
         "cancelled": rows.drugordercancelled == "Yes",
-        "after the window": ~(start < end),
+        "after the window": ~(rows.drugstartoffset < end),
         "stopped before admission": stop < 0,
-        "stopped before they started": stop < start,
+        "stopped before they started": stop < rows.drugstartoffset,
         "written after the window": rows.drugorderoffset >= end,
     }
-
-
-def _infusion(rows: Any, end: Any) -> dict[str, Any]:
-    """Entries of running infusions that do not count."""
-    rate = rows.drugrate.astype("str").str.strip().str.lower()
-    return {
-        "after the window": ~(rows.infusionoffset < end),
-        "before admission": rows.infusionoffset < 0,
-        "with rate zero": rate.str.fullmatch(r"0*\.?0*|off") & rows.drugrate.notna(),
-    }
-
-
-def _admission(rows: Any, end: Any) -> dict[str, Any]:
-    """Drugs taken before admission that do not count: only when they were entered matters."""
-    return {"after the window": ~(rows.drugenteredoffset < end) | (rows.drugoffset >= end)}
-
-
-_EXCLUDED = {"medication": _medication, "infusion": _infusion, "admission": _admission}
 
 
 def _drugs(pd: Any, rows: Any, *, home: bool) -> tuple[Any, int]:

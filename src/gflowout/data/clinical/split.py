@@ -76,9 +76,7 @@ def leave_hospital_out(
     elif isinstance(test_hospital, float):
         chosen = _draw(stays, test_hospital, seed)
     elif isinstance(test_hospital, Collection):
-        chosen = tuple(
-            sorted({_hospital("test_hospital", value, stays) for value in test_hospital})
-        )
+        chosen = tuple(sorted({_hospital("test_hospital", one, stays) for one in test_hospital}))
     else:
         chosen = (_hospital("test_hospital", test_hospital, stays),)
     inside = stays.hospital.isin(chosen)
@@ -108,9 +106,8 @@ def between_hospitals(
     train = _hospital("train_hospital", train_hospital, stays)
     test = _hospital("test_hospital", test_hospital, stays)
     if train == test:
-        raise ValueError(
-            f"train_hospital must be another hospital than test_hospital, got {train} for both"
-        )
+        expected = "another hospital than test_hospital"
+        raise ValueError(f"train_hospital must be {expected}, got {train} for both")
     return _sides(stays[stays.hospital == train], stays[stays.hospital == test], (test,))
 
 
@@ -149,18 +146,14 @@ def hold_out_patients(
         order = torch.randperm(len(names), generator=generator).tolist()
         held_out += [names[i] for i in order[: round(fraction * len(names))]]
     if len(held_out) == len(died):
-        raise ValueError(
-            f"valid_fraction must leave patients to train on, got {fraction:g}, which sets all "
-            f"{len(died)} apart"
-        )
+        got = f"{fraction:g}, which sets all {len(died)} apart"
+        raise ValueError(f"valid_fraction must leave patients to train on, got {got}")
     valid = stays.patient.isin(held_out)
     return stays[~valid], stays[valid]
 
 
 def _draw(stays: pd.DataFrame, fraction: float, seed: int) -> tuple[int, ...]:
-    fraction = checks.number(
-        "test_hospital", fraction, low=0, high=1, open_low=True, open_high=True
-    )
+    checks.number("test_hospital", fraction, low=0, high=1, open_low=True, open_high=True)
     generator = random.generator(seed, "hospitals")
     sizes = stays.groupby("hospital").size()
     order = sizes.iloc[torch.randperm(len(sizes), generator=generator).numpy()]
@@ -177,11 +170,9 @@ def _hospital(name: str, value: Any, stays: pd.DataFrame) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be the id of a hospital, got {value!r}")
     if not (stays.hospital == int(value)).any():
-        largest = stays.hospital.value_counts().index[:5].tolist()
-        raise ValueError(
-            f"{name} must be a hospital with stays in the table, got {int(value)}; the largest are "
-            f"{', '.join(map(str, largest))}"
-        )
+        largest = ", ".join(map(str, stays.hospital.value_counts().index[:5]))
+        expected = "a hospital with stays in the table"
+        raise ValueError(f"{name} must be {expected}, got {value}; the largest are {largest}")
     return int(value)
 
 

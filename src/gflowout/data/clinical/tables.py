@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.data import store
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.errors import DataError, MissingDataError, check_texts, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,13 +124,11 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
     folder = Path(folder)
     names = table_names(tables)
     patient = _read(folder, "patient")
-    path = _find(folder, "patient")
+    path = find_table(folder, "patient")
     repeated = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
     if len(repeated):
-        raise DataError(
-            f"{path}: patientunitstayid must be unique, but {len(repeated)} rows repeat one, first "
-            f"{repeated.iloc[0]}; {_AGAIN}"
-        )
+        rows = f"{len(repeated)} rows repeat one, first {repeated.iloc[0]}"
+        raise DataError(f"{path}: patientunitstayid must be unique, but {rows}; {_AGAIN}")
     if patient.uniquepid.isna().any():
         row = int(patient.uniquepid.isna().to_numpy().argmax()) + 2
         raise DataError(f"{path}: uniquepid is empty in line {row}; {_AGAIN}")
@@ -200,20 +198,9 @@ def stay_table(
     if not recorded.any():
         raise DataError(f"{tables.folder}: no stay has a known outcome; get the tables again")
     if not (recorded & long).any():
-        raise ValueError(
-            f"min_hours must leave at least one stay, got {min_hours:g}: the longest stay with a "
-            f"known outcome has {stays.hours[recorded].max():.0f} hours"
-        )
+        longest = f"the longest stay has {stays.hours[recorded].max():.0f} hours"
+        raise ValueError(f"min_hours must leave at least one stay, got {min_hours:g}: {longest}")
     return stays[recorded & long].sort_index(), counts
-
-
-def has_table(folder: str | Path, table: str) -> bool:
-    """Whether a table is in a folder."""
-    try:
-        _find(Path(folder), table)
-    except MissingDataError:
-        return False
-    return True
 
 
 def table_names(tables: Iterable[str]) -> tuple[str, ...]:
@@ -226,39 +213,37 @@ def table_names(tables: Iterable[str]) -> tuple[str, ...]:
         ValueError: tables must be one of 'medication', 'infusion', 'admission', got 'infusions';
         did you mean 'infusion'?
     """
-    if isinstance(tables, str):
-        raise TypeError(f"tables must be a sequence of names, got the string {tables!r}")
+    check_texts("tables", tables)
     names = tuple(dict.fromkeys(checks.choice("tables", name, DRUG_TABLES) for name in tables))
     if not names:
         raise ValueError("tables must name at least one drug table, got none")
     return names
 
 
-def _find(folder: Path, table: str) -> Path:
-    stem = _FILES[table].lower()
+def find_table(folder: Path, table: str) -> Path | None:
+    """The file of a table in a folder, compressed or not, with a name in any case."""
     if not folder.is_dir():
         raise MissingDataError(f"{folder}: no such folder; name the one with the tables of eICU")
     paths = {path.name.lower(): path for path in sorted(folder.iterdir())}
-    for suffix in (".csv.gz", ".csv"):
-        if stem + suffix in paths:
-            return paths[stem + suffix]
-    raise MissingDataError(
-        f"{folder}: no table {_FILES[table]} here; looked for {_FILES[table]}.csv.gz and "
-        f"{_FILES[table]}.csv in any case. Put the file from PhysioNet there, or leave the table "
-        "out"
-    )
+    stem = _FILES[table].lower()
+    return paths.get(f"{stem}.csv.gz") or paths.get(f"{stem}.csv")
 
 
 def _read(folder: Path, table: str) -> pd.DataFrame:
-    path, columns = _find(folder, table), _COLUMNS[table]
+    path, columns = find_table(folder, table), _COLUMNS[table]
+    if path is None:
+        name = _FILES[table]
+        raise MissingDataError(
+            f"{folder}: no table {name} here; looked for {name}.csv.gz and {name}.csv in any case. "
+            "Put the file from PhysioNet there, or leave the table out"
+        )
     header = _csv(path, nrows=0).columns
     spelled = {str(column).strip().lower(): column for column in header}
     missing = [column for column in columns if column not in spelled]
     if missing:
         raise DataError(
-            f"{path}: no column {', '.join(missing)}; the file has "
-            f"{', '.join(str(column) for column in header)}. It must be the table "
-            f"{_FILES[table]} of eICU as published"
+            f"{path}: no column {', '.join(missing)}; the file has {', '.join(map(str, header))}. "
+            f"It must be the table {_FILES[table]} of eICU as published"
         )
     # Minutes and codes are far below 2^24, so float32 is exact.
     types = {"key": "float64", "number": "float32", "text": "str", "name": "category"}
@@ -281,16 +266,12 @@ def _read(folder: Path, table: str) -> pd.DataFrame:
 def _csv(path: Path, **options: Any) -> Any:
     """Call ``read_csv``; a damaged file raises DataError, a wrong value ValueError."""
     pd = require("pandas", extra="data", purpose="reading eICU")
-    try:
+    wrong = (UnicodeDecodeError, pd.errors.EmptyDataError, pd.errors.ParserError)
+    with (
+        reading(path, "not a table of comma-separated values in UTF-8", wrong),
+        reading(path, "cannot be unpacked", (EOFError, zlib.error, gzip.BadGzipFile)),
+    ):
         return pd.read_csv(path, encoding="utf-8", **options)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}); {_AGAIN}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a text file in UTF-8 ({error}); {_AGAIN}") from error
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path}: the file is empty; {_AGAIN}") from error
-    except pd.errors.ParserError as error:
-        raise DataError(f"{path}: not a table of comma-separated values ({error})") from error
 
 
 def _wrong_type(path: Path, used: dict[Any, str], columns: dict[str, str]) -> DataError | None:
@@ -303,10 +284,7 @@ def _wrong_type(path: Path, used: dict[Any, str], columns: dict[str, str]) -> Da
         wrong = (pd.to_numeric(text, errors="coerce").isna() & text.notna()).to_numpy()
         if wrong.any():
             row = int(wrong.argmax())
-            return DataError(
-                f"{path}: {new} must be a number, got {text.iloc[row]!r} in line {row + 2}; is it "
-                "the published table?"
-            )
+            return _wrong(path, f"{new} must be a number, got {text.iloc[row]!r} in line {row + 2}")
     return None
 
 
@@ -317,16 +295,15 @@ def _checked(path: Path, values: Any, kind: str) -> Any:
         if odd.any():
             row = int(odd.argmax())
             got = "nothing" if values.isna().iloc[row] else f"{values.iloc[row]:g}"
-            raise DataError(
-                f"{path}: {values.name} must be a whole number, got {got} in line {row + 2}; is it "
-                "the published table?"
-            )
+            raise _wrong(path, f"{values.name} must be a whole number, got {got} in line {row + 2}")
         return values.astype("int64")
     allowed = set(kind.split()[1:])
     others = [value for value in values.cat.categories if value not in allowed] if allowed else []
     if others:
-        raise DataError(
-            f"{path}: {values.name} must be one of {', '.join(sorted(allowed))} or empty, got "
-            f"{others[0]!r}; is it the published table?"
-        )
+        expected = f"one of {', '.join(sorted(allowed))} or empty"
+        raise _wrong(path, f"{values.name} must be {expected}, got {others[0]!r}")
     return values
+
+
+def _wrong(path: Path, problem: str) -> DataError:
+    return DataError(f"{path}: {problem}; is it the published table?")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.data.errors import check_texts
 
 MIN_COUNT = 8
 """Published MCAN keeps answers that are given to more than eight questions."""
@@ -46,18 +47,14 @@ _CONTRACTED = """
 """
 
 
-def _spellings() -> dict[str, str]:
-    """Contractions by their spellings without one of the apostrophes."""
-    table = {
-        word[:place] + word[place + 1 :]: word
-        for word in _CONTRACTED.split()
-        for place, letter in enumerate(word)
-        if letter == "'"
-    }
-    return table | {"somebody'd": "somebodyd"}  # the wrong way round in the official table, too
-
-
-_CONTRACTIONS = _spellings()
+# Contractions by their spellings without one of the apostrophes.
+_CONTRACTIONS = {
+    word[:place] + word[place + 1 :]: word
+    for word in _CONTRACTED.split()
+    for place, letter in enumerate(word)
+    if letter == "'"
+}
+_CONTRACTIONS["somebody'd"] = "somebodyd"  # the wrong way round in the official table, too
 
 
 def strip_punctuation(text: str) -> str:
@@ -167,8 +164,7 @@ class Answers:
             The answers by decreasing frequency, then by the alphabet, so that the order of the
             questions does not matter.
         """
-        if isinstance(answers, str):
-            raise TypeError(f"answers must be a list of texts, got the text {answers!r}")
+        check_texts("answers", answers)
         checks.integer("min_count", min_count, low=0)
         counts = Counter(normalise(answer) for answer in answers)
         kept = [answer for answer, count in counts.items() if count > min_count and answer]
@@ -190,17 +186,9 @@ class Answers:
             classes = (self.index.get(normalise(answer)) for answer in answers)
             per_question.append(Counter(number for number in classes if number is not None))
         width = max(map(len, per_question), default=0) or 1
-        index = torch.zeros(len(per_question), width, dtype=torch.int64)
-        counts = torch.zeros(len(per_question), width, dtype=torch.int64)
-        cells = [
-            (row, column, number, count)
-            for row, given in enumerate(per_question)
-            for column, (number, count) in enumerate(given.items())
-        ]
-        if cells:
-            rows, columns, numbers, amounts = torch.tensor(cells).unbind(1)
-            index[rows, columns] = numbers
-            counts[rows, columns] = amounts
+        padded = [[*given.items(), *[(0, 0)] * (width - len(given))] for given in per_question]
+        table = torch.tensor(padded, dtype=torch.int64).reshape(-1, width, 2)
+        index, counts = table[..., 0].contiguous(), table[..., 1].contiguous()
         total = torch.tensor([len(answers) for answers in annotators], dtype=torch.int64)
         return Counts(index, counts, total, total - counts.sum(1))
 
@@ -285,20 +273,15 @@ def question_accuracy(predicted: Sequence[str], annotators: Sequence[Sequence[st
         >>> question_accuracy(["red"], [["red"] * 2 + ["blue"] * 8])
         tensor([0.6000])
     """
-    if isinstance(predicted, str):
-        raise TypeError(f"predicted must be a list of answers, got the text {predicted!r}")
+    check_texts("predicted", predicted)
     if len(predicted) != len(annotators):
-        raise ValueError(
-            "predicted and annotators must have one entry per question, "
-            f"got {len(predicted)} and {len(annotators)}"
-        )
+        got = f"{len(predicted)} and {len(annotators)}"
+        raise ValueError(f"predicted and annotators must have one entry per question, got {got}")
     matches = []
     for position, (answer, given) in enumerate(zip(predicted, annotators, strict=True)):
         if isinstance(given, str) or not given:
-            raise ValueError(
-                f"annotators must hold a list of answers per question, got {given!r} "
-                f"for question {position}"
-            )
+            got = f"{given!r} for question {position}"
+            raise ValueError(f"annotators must hold a list of answers per question, got {got}")
         if len(given) == 1:
             given = [normalise(given[0])]
         elif len(set(given)) > 1:
@@ -347,9 +330,8 @@ def by_type(scores: Tensor, types: Tensor | Sequence[str] | None = None) -> dict
     if not isinstance(types, Tensor):
         types = torch.tensor([TYPES.index(checks.choice("types", kind, TYPES)) for kind in types])
     if len(types) != len(scores):
-        raise ValueError(
-            f"types must have one entry per question, got {len(types)} for {len(scores)}"
-        )
+        got = f"{len(types)} for {len(scores)}"
+        raise ValueError(f"types must have one entry per question, got {got}")
     for position, kind in enumerate(TYPES):
         chosen = scores[types == position]
         if len(chosen):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gflowout.core import checks
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.errors import DataError, MissingDataError, reading
 from gflowout.data.vqa.answers import MIN_COUNT, TYPES, normalise
-from gflowout.data.vqa.sets import Questions, Source
-from gflowout.data.vqa.visual import Regions, decode
+from gflowout.data.vqa.inputs import Regions, decode
+from gflowout.data.vqa.sets import Questions, Row, Source
 
 _AGAIN = "the file is damaged or of another format: get it again"
 _YES_NO, _NUMBER, _OTHER = range(3)  # positions in TYPES
@@ -42,33 +42,20 @@ class VQAv2(Source):
         """Read a split from a folder with the JSON files, or with a sub-folder ``vqa`` of them."""
         part = self._PARTS[self.splits.index(checks.choice("split", split, self.splits))]
         path = self._file(folder, f"v2_OpenEnded_mscoco_{part}_questions.json")
-        ids, texts, pictures = [], [], []
-        for position, record in enumerate(_entries(path, _read_json(path), "questions")):
-            ids.append(_value(path, position, record, "question_id", int))
-            texts.append(_value(path, position, record, "question", str))
-            pictures.append(_value(path, position, record, "image_id", int))
-        if len(set(ids)) != len(ids):
-            raise DataError(
-                f"{path}: {len(ids) - len(set(ids))} question ids occur twice; {_AGAIN}"
-            )
+        asked = [
+            (ask.get("question", str), ask.get("question_id", int), ask.get("image_id", int))
+            for ask in _records(path, "questions")
+        ]
+        picture_of = {number: picture for _, number, picture in asked}
+        if repeated := len(asked) - len(picture_of):
+            raise DataError(f"{path}: {repeated} question ids occur twice; {_AGAIN}")
         part = part.replace("test-dev", "test")  # its pictures are those of the test split
-        annotations: list[tuple[tuple[str, ...], str, int]] = [((), "", -1)] * len(ids)
+        annotations: list[tuple[tuple[str, ...], str, int]] = [((), "", -1)] * len(asked)
         if not split.startswith("test"):
             answered = self._file(folder, f"v2_mscoco_{part}_annotations.json")
-            annotations = _annotations(answered, path, dict(zip(ids, pictures, strict=True)))
-        answers, main, types = zip(*annotations, strict=True)
-        numbers, picture = _distinct(pictures)
-        return Questions(
-            name=self.name,
-            split=split,
-            texts=tuple(texts),
-            ids=torch.tensor(ids),
-            pictures=tuple(f"{part}/COCO_{part}_{number:012d}.jpg.npz" for number in numbers),
-            picture=picture,
-            answers=answers,
-            main=main,
-            types=torch.tensor(types),
-        )
+            annotations = _annotations(answered, path, picture_of)
+        rows = [(*ask, *answer) for ask, answer in zip(asked, annotations, strict=True)]
+        return self.collect(split, f"{part}/COCO_{part}_{{:012d}}.jpg.npz", rows)
 
     def visual(
         self,
@@ -78,14 +65,10 @@ class VQAv2(Source):
         features_dir: str | Path | None = None,
         **options: Any,
     ) -> Regions:
-        """Open the region features of pictures; files are read on demand.
+        """Open the region features of pictures, in files that are read on demand.
 
-        Args:
-            folder: The data set's folder.
-            names: Files, such as ``train2014/COCO_train2014_000000000009.jpg.npz``.
-            features_dir: Folder with the sub-folders ``train2014`` and so on. Default: the data
-                set's folder, or ``coco_extract`` in it or beside it.
-            options: ``regions``, ``features`` and ``cache_bytes`` of :class:`Regions`.
+        ``features_dir`` has the sub-folders ``train2014`` and so on. Default: the data set's
+        folder, or ``coco_extract`` in it or beside it. ``options`` are those of :class:`Regions`.
         """
         bases = [folder, folder / "coco_extract", folder.parent / "coco_extract"]
         if features_dir is not None:
@@ -106,13 +89,8 @@ class VQAv2(Source):
     def pictures(self, folder: Path) -> int:
         """Count the files of region features in a data set's folder."""
         bases = (folder, folder / "coco_extract")
-        files = (
-            path
-            for base in bases
-            for part in self._PARTS[:3]
-            for path in (base / part).glob("*.npz")
-        )
-        return sum(1 for _ in files)
+        folders = [base / part for base in bases for part in self._PARTS[:3]]
+        return sum(1 for inside in folders for _ in inside.glob("*.npz"))
 
     def _file(self, folder: Path, name: str) -> Path:
         inner = folder / "vqa" / name
@@ -158,38 +136,24 @@ class VQARAD(_PictureSource):
         public = not path.is_file() and (folder / self._PUBLIC).is_file()
         if public:
             path = folder / self._PUBLIC
-        texts, ids, answers, types, names = [], [], [], [], []
+        rows: list[Row] = []
         closed_other = 0
-        for position, record in enumerate(_entries(path, _read_json(path))):
-            phrase = _value(path, position, record, "phrase_type", str).strip().lower()
+        for record in _records(path):
+            phrase = record.get("phrase_type", str).strip().lower()
             if public and phrase.startswith("test") != (split == "test"):
                 continue
-            texts.append(_value(path, position, record, "question", str).strip())
-            number = _value(path, position, record, "qid", (int, str))  # text in some copies
-            if isinstance(number, str) and not number.strip().isdecimal():
-                raise DataError(
-                    f"{path}: entry {position} has the 'qid' {number!r}, no number; {_AGAIN}"
-                )
-            ids.append(int(number))
-            answers.append(str(_value(path, position, record, "answer", (str, int, float))).strip())
-            names.append(_value(path, position, record, "image_name", str))
-            closed = _value(path, position, record, "answer_type", str).strip().upper() == "CLOSED"
-            types.append(question_type(answers[-1], closed=closed))
-            closed_other += closed and types[-1] != _YES_NO
-        files, picture = _distinct(names)
-        home = self._picture_folder(folder).name
-        return Questions(
-            name=self.name,
-            split=split,
-            texts=tuple(texts),
-            ids=torch.tensor(ids, dtype=torch.int64),
-            pictures=tuple(f"{home}/{file}" for file in files),
-            picture=picture,
-            answers=tuple((answer,) for answer in answers),
-            main=tuple(answers),
-            types=torch.tensor(types, dtype=torch.int64),
-            notes={"closed questions answered by neither yes nor no": closed_other},
-        )
+            text = record.get("question", str).strip()
+            number = str(record.get("qid", int, str)).strip()  # text in some copies
+            if not number.isdecimal():
+                raise record.error(f"has the 'qid' {number!r}, no number")
+            answer = str(record.get("answer", str, int, float)).strip()
+            picture = record.get("image_name", str)
+            closed = record.get("answer_type", str).strip().upper() == "CLOSED"
+            kind = question_type(answer, closed=closed)
+            closed_other += closed and kind != _YES_NO
+            rows.append((text, int(number), picture, (answer,), answer, kind))
+        notes = {"closed questions answered by neither yes nor no": closed_other}
+        return self.collect(split, f"{self._picture_folder(folder).name}/{{}}", rows, notes)
 
     def pictures(self, folder: Path) -> int:
         """Count the pictures in a data set's folder."""
@@ -199,10 +163,8 @@ class VQARAD(_PictureSource):
         for name in self._FOLDERS:
             if (folder / name).is_dir():
                 return folder / name
-        raise MissingDataError(
-            f"{folder}: has no sub-folder {' or '.join(map(repr, self._FOLDERS))}; put the "
-            "pictures there"
-        )
+        names = " or ".join(map(repr, self._FOLDERS))
+        raise MissingDataError(f"{folder}: has no sub-folder {names}; put the pictures there")
 
 
 class EasyVQA(_PictureSource):
@@ -221,46 +183,26 @@ class EasyVQA(_PictureSource):
         checks.choice("split", split, self.splits)
         path = folder / split / "questions.json"
         possible = set(self.read_answers(folder))
-        texts, answers, images = [], [], []
-        for position, record in enumerate(_entries(path, _read_json(path))):
-            kinds = [type(part) for part in record] if isinstance(record, list) else None
+        rows: list[Row] = []
+        for record in _records(path):
+            content = record.content
+            kinds = [type(part) for part in content] if isinstance(content, list) else None
             if kinds != [str, str, int]:
-                raise DataError(
-                    f"{path}: entry {position} must be [question, answer, number of the picture], "
-                    f"got {record!r}; {_AGAIN}"
+                raise record.error(
+                    f"must be [question, answer, number of the picture], got {content!r}"
                 )
-            question, answer, image = record
+            text, answer, picture = content
             if answer not in possible:
-                raise DataError(
-                    f"{path}: entry {position} has the answer {answer!r}, which answers.txt does "
-                    f"not have; {_AGAIN}"
-                )
-            texts.append(question)
-            answers.append(answer)
-            images.append(image)
-        numbers, picture = _distinct(images)
-        types = [_YES_NO if answer in ("yes", "no") else _OTHER for answer in answers]
-        return Questions(
-            name=self.name,
-            split=split,
-            texts=tuple(texts),
-            ids=torch.arange(len(texts)),
-            pictures=tuple(f"{split}/images/{number}.png" for number in numbers),
-            picture=picture,
-            answers=tuple((answer,) for answer in answers),
-            main=tuple(answers),
-            types=torch.tensor(types),
-        )
+                raise record.error(f"has the answer {answer!r}, which answers.txt does not have")
+            kind = _YES_NO if answer in ("yes", "no") else _OTHER
+            rows.append((text, len(rows), picture, (answer,), answer, kind))
+        return self.collect(split, f"{split}/images/{{}}.png", rows)
 
     def read_answers(self, folder: Path) -> list[str]:
         """Read the published list of all possible answers."""
         path = folder / "answers.txt"
-        try:
+        with reading(path, errors=ValueError):
             lines = path.read_text(encoding="utf-8").split("\n")
-        except FileNotFoundError as error:
-            raise MissingDataError(f"{path}: no such file; get the data set again") from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); get the file again") from error
         return [line.strip() for line in lines if line.strip()]
 
     def pictures(self, folder: Path) -> int:
@@ -298,28 +240,21 @@ def _annotations(
 ) -> list[tuple[tuple[str, ...], str, int]]:
     """Answers, most frequent answer and type of each question, in the order of ``picture_of``."""
     annotations: dict[int, tuple[tuple[str, ...], str, int]] = {}
-    for position, record in enumerate(_entries(path, _read_json(path, _shorten), "annotations")):
-        number = _value(path, position, record, "question_id", int)
-        if picture_of.get(number) != _value(path, position, record, "image_id", int):
-            raise DataError(
-                f"{path}: entry {position} is about question {number} and picture "
-                f"{record['image_id']}, which {asked.name} does not have; get both files again"
-            )
-        kind = _value(path, position, record, "answer_type", str)
-        answers = _value(path, position, record, "answers", list)
+    for record in _records(path, "annotations", _shorten):
+        number, picture = record.get("question_id", int), record.get("image_id", int)
+        if picture_of.get(number) != picture:
+            about = f"question {number} and picture {picture}"
+            raise record.error(f"is about {about}, which {asked.name} does not have")
+        kind, answers = record.get("answer_type", str), record.get("answers", list)
         if kind not in TYPES or not answers or not all(isinstance(text, str) for text in answers):
-            raise DataError(
-                f"{path}: entry {position} must have answers and one of the types "
-                f"{', '.join(TYPES)}, got {kind!r} and {answers!r}; {_AGAIN}"
-            )
-        main = _value(path, position, record, "multiple_choice_answer", str)
+            expected = f"answers and one of the types {', '.join(TYPES)}"
+            raise record.error(f"must have {expected}, got {kind!r} and {answers!r}")
+        main = record.get("multiple_choice_answer", str)
         annotations[number] = (tuple(answers), main, TYPES.index(kind))
     missing = [number for number in picture_of if number not in annotations]
     if missing:
-        raise DataError(
-            f"{path}: has no answers to {len(missing)} questions of {asked.name}, the first is "
-            f"{missing[0]}; get both files again"
-        )
+        questions = f"{len(missing)} questions of {asked.name}, the first is {missing[0]}"
+        raise DataError(f"{path}: has no answers to {questions}; get both files again")
     return [annotations[number] for number in picture_of]
 
 
@@ -329,30 +264,15 @@ def _shorten(record: dict[str, Any]) -> Any:
     return sys.intern(text) if isinstance(text, str) and "question_id" not in record else record
 
 
-def _distinct(values: list[Any]) -> tuple[list[Any], Tensor]:
-    """The distinct values, sorted, and the position of each value among them, int64."""
-    distinct = sorted(set(values))
-    position = {value: index for index, value in enumerate(distinct)}
-    return distinct, torch.tensor([position[value] for value in values], dtype=torch.int64)
-
-
-def _read_json(path: Path, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Read a JSON file; ``hook`` replaces each object as it is read."""
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            return json.load(stream, object_hook=hook)
-    except FileNotFoundError as error:
-        raise MissingDataError(
-            f"{path}: no such file; it belongs to the data set: get it again"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); {_AGAIN}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check its permissions") from error
-
-
-def _entries(path: Path, content: Any, key: str | None = None) -> list[Any]:
-    """The list in a file's content, under ``key`` if there is one."""
+def _records(
+    path: Path, key: str | None = None, hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Iterator[_Record]:
+    """The entries of a JSON file, under ``key`` if given; ``hook`` replaces each object."""
+    with (
+        reading(path, "cannot be read as JSON", (ValueError, RecursionError)),
+        path.open(encoding="utf-8-sig") as stream,
+    ):
+        content = json.load(stream, object_hook=hook)
     if key is not None:
         if not isinstance(content, dict) or key not in content:
             raise DataError(f"{path}: has no {key!r}; {_AGAIN}")
@@ -360,16 +280,24 @@ def _entries(path: Path, content: Any, key: str | None = None) -> list[Any]:
     if not isinstance(content, list) or not content:
         what = "entries" if key is None else repr(key)
         raise DataError(f"{path}: {what} must be a list that is not empty; {_AGAIN}")
-    return content
+    return (_Record(path, position, entry) for position, entry in enumerate(content))
 
 
-def _value(path: Path, position: int, record: Any, key: str, kind: type | tuple[type, ...]) -> Any:
-    """One value of an entry, of the type that it must have."""
-    value = record.get(key) if isinstance(record, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise DataError(
-            f"{path}: entry {position} must have {key!r} of type {names}, got {value!r}; {_AGAIN}"
-        )
-    return value
+@dataclass(frozen=True)
+class _Record:
+    """One entry of a JSON file."""
+
+    path: Path
+    position: int
+    content: Any
+
+    def get(self, key: str, *kinds: type) -> Any:
+        """The value under ``key``, which must be of one of these types."""
+        value = self.content.get(key) if isinstance(self.content, dict) else None
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise self.error(f"must have {key!r} of type {names}, got {value!r}")
+        return value
+
+    def error(self, problem: str) -> DataError:
+        return DataError(f"{self.path}: entry {self.position} {problem}; {_AGAIN}")

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,57 +25,54 @@ from gflowout.data.vqa.answers import (
     count_accuracy,
     soft_scores,
 )
-from gflowout.data.vqa.text import LENGTH, Tokenizer, words
-from gflowout.data.vqa.visual import Regions
+from gflowout.data.vqa.inputs import LENGTH, Regions, Tokenizer, words
 
-T = TypeVar("T", "Questions", "VQASet")
 Rows = Tensor | Sequence[int] | slice
 """What chooses questions: indices, a mask, or a slice."""
+Row = tuple[str, int, Any, tuple[str, ...], str, int]
+"""One question: text, number, picture, annotators' answers, main answer, type."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Questions:
-    """Questions of one split, as the files have them.
-
-    Attributes:
-        name: Data set.
-        split: Part of it.
-        texts: The questions, N of them.
-        ids: Their numbers, int64 [N].
-        pictures: Files of the pictures, relative to the data set's folder, M of them.
-        picture: Which picture each question is about, int64 [N].
-        answers: Answers of each question's annotators; empty where they are not published.
-        main: The answer that a question contributes to the vocabulary of answers; may be empty.
-        types: Position in ``TYPES``, int64 [N]; -1 if unknown.
-        notes: Counts of irregular entries.
-    """
+    """Questions of one split about pictures, as the files have them: N questions, M pictures."""
 
     name: str
     split: str
-    texts: tuple[str, ...]
-    ids: Tensor
-    pictures: tuple[str, ...]
-    picture: Tensor
-    answers: tuple[tuple[str, ...], ...]
-    main: tuple[str, ...]
-    types: Tensor
-    notes: dict[str, int] = field(default_factory=dict)
+    questions: tuple[str, ...]
+    question_ids: Tensor  # int64 [N]
+    picture_names: tuple[str, ...]  # files, relative to the data set's folder
+    image_index: Tensor  # which picture each question is about, int64 [N]
+    answers: tuple[tuple[str, ...], ...]  # of each question's annotators; empty if not published
+    main: tuple[str, ...] = ()  # what each contributes to the vocabulary of answers; may be empty
+    types: Tensor  # position in TYPES, int64 [N]; -1 if unknown
+    notes: dict[str, int] = field(default_factory=dict)  # counts of irregular entries
+
+    _ROWS: ClassVar = "questions question_ids image_index answers main types"  # one per question
 
     def __len__(self) -> int:
         """Number of questions."""
-        return len(self.texts)
+        return len(self.questions)
 
-    def subset(self, rows: Rows) -> Questions:
-        """Return some of the questions; the pictures stay."""
-        return _select(self, rows, ("texts", "ids", "picture", "answers", "main", "types"))
+    def subset(self, rows: Rows) -> Self:
+        """Return a set of some of the questions; pictures are shared."""
+        chosen = positions(rows, len(self))
+        selected: dict[str, Any] = {}
+        for name in self._ROWS.split():
+            values = getattr(self, name)
+            if not isinstance(values, tuple):
+                selected[name] = values[chosen]
+            elif values:
+                selected[name] = tuple(values[row] for row in chosen.tolist())
+        return replace(self, **selected)
 
     def fitted_answers(self, min_count: int) -> Answers:
         """Return the vocabulary of answers that these questions give."""
         return Answers.fit((answer for answer in self.main if answer), min_count=min_count)
 
 
-@dataclass(frozen=True, eq=False)
-class VQASet:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VQASet(Questions):
     """Questions about pictures as a model takes them.
 
     Attributes:
@@ -101,24 +98,13 @@ class VQASet:
         >>> questions.questions[0], questions.answers[0]  # doctest: +SKIP
     """
 
-    name: str
-    split: str
-    questions: tuple[str, ...]
-    question_ids: Tensor
     tokens: Tensor
     visual: Tensor | Regions
-    picture_names: tuple[str, ...]
-    image_index: Tensor
-    answers: tuple[tuple[str, ...], ...]
     counts: Counts
     classes: int
-    types: Tensor
     scoring: str = "capped"
-    notes: dict[str, int] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        """Number of questions."""
-        return len(self.questions)
+    _ROWS: ClassVar = f"{Questions._ROWS} tokens counts"
 
     def __repr__(self) -> str:
         return (
@@ -163,17 +149,10 @@ class VQASet:
         """
         chosen = positions(rows, len(self))
         if predicted.shape != chosen.shape:
-            raise ValueError(
-                f"predicted must have one class per question, shape {list(chosen.shape)}, "
-                f"got {list(predicted.shape)}"
-            )
+            expected = f"one class per question, shape {list(chosen.shape)}"
+            raise ValueError(f"predicted must have {expected}, got {list(predicted.shape)}")
         counts = self.counts[chosen]
         return count_accuracy(counts.of(predicted.cpu()), counts.annotators)
-
-    def subset(self, rows: Rows) -> VQASet:
-        """Return a set of some of the questions; pictures are shared."""
-        index = ("question_ids", "tokens", "image_index", "counts", "types")
-        return _select(self, rows, ("questions", "answers", *index))
 
 
 def encode(
@@ -189,30 +168,22 @@ def encode(
     if len(answers) == 0:
         raise ValueError("answers must hold at least one answer, got none; lower min_count")
     return VQASet(
-        name=questions.name,
-        split=questions.split,
-        questions=questions.texts,
-        question_ids=questions.ids,
-        tokens=tokenizer.encode(questions.texts),
+        **vars(questions),
+        tokens=tokenizer.encode(questions.questions),
         visual=visual,
-        picture_names=questions.pictures,
-        image_index=questions.picture,
-        answers=questions.answers,
         counts=answers.count(questions.answers),
         classes=len(answers),
-        types=questions.types,
         scoring=scoring,
-        notes=questions.notes,
     )
 
 
 def pooled(parts: Sequence[Questions]) -> list[Questions]:
     """Give several splits one common list of pictures, so that each is read once."""
-    names = list(dict.fromkeys(name for part in parts for name in part.pictures))
+    names = list(dict.fromkeys(name for part in parts for name in part.picture_names))
     place = {name: position for position, name in enumerate(names)}
-    moved = [torch.tensor([place[name] for name in part.pictures]) for part in parts]
+    moved = [torch.tensor([place[name] for name in part.picture_names]) for part in parts]
     return [
-        replace(part, pictures=tuple(names), picture=new[part.picture])
+        replace(part, picture_names=tuple(names), image_index=new[part.image_index])
         for part, new in zip(parts, moved, strict=True)
     ]
 
@@ -222,57 +193,38 @@ def hold_out(
 ) -> tuple[Tensor, Tensor]:
     """Choose validation questions: sorted indices of the rest and of the held-out questions.
 
-    Questions in the same words about the same picture stay together, so none of them is on both
-    sides.
-
-    Args:
-        questions: The training questions.
-        valid: Fraction of the different questions, or of the pictures, in [0, 1).
-        by_image: Hold out all questions of some pictures, rather than single questions.
-        seed: Seed of the choice.
-        length: Number of words of a question that a model sees.
+    ``valid`` is the fraction of the different questions, or, with ``by_image``, of the pictures:
+    then all questions of some pictures are held out. Questions in the same words about the same
+    picture stay together, so that none is on both sides; ``length`` words of a question count.
     """
     checks.number("valid", valid, low=0, high=1, open_high=True)
     checks.boolean("by_image", by_image)
     checks.integer("length", length, low=1)
-    keys: list[Hashable] = questions.picture.tolist()
+    keys: list[Hashable] = questions.image_index.tolist()
     if not by_image:
-        keys = [
-            (key, *words(text)[:length]) for key, text in zip(keys, questions.texts, strict=True)
-        ]
+        texts = zip(keys, questions.questions, strict=True)
+        keys = [(key, *words(text)[:length]) for key, text in texts]
     groups: dict[Hashable, int] = {}
     group = torch.tensor([groups.setdefault(key, len(groups)) for key in keys], dtype=torch.int64)
     order = torch.randperm(len(groups), generator=random.generator(seed, "valid"))
     count = round(valid * len(groups))
     if groups and count == len(groups):
-        raise ValueError(
-            f"valid must leave questions to train on, got {valid:g}, which holds out all "
-            f"{count} {'pictures' if by_image else 'different questions'}"
-        )
-    chosen = torch.zeros(len(groups), dtype=torch.bool)
-    chosen[order[:count]] = True
-    held_out = chosen[group]
+        got = f"{valid:g}, which holds out all {count} "
+        got += "pictures" if by_image else "different questions"
+        raise ValueError(f"valid must leave questions to train on, got {got}")
+    held_out = torch.isin(group, order[:count])
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
 class Source(ABC):
-    """A data set of questions about pictures.
-
-    Attributes:
-        name: Name of the data set.
-        splits: Parts that can be read; training is always called ``"train"``.
-        evaluation: The part with published answers that models are evaluated on.
-        min_count: By default, answers of so many training questions or fewer are no class.
-        by_image: Whether evaluation is on new pictures, so that validation should be, too.
-        options: Keywords of :meth:`visual`.
-    """
+    """A data set of questions about pictures."""
 
     name: str
-    splits: tuple[str, ...]
-    evaluation: str
-    min_count: int = 0
-    by_image: bool
-    options: tuple[str, ...]
+    splits: tuple[str, ...]  # parts that can be read; training is always called "train"
+    evaluation: str  # the part with published answers that models are evaluated on
+    min_count: int = 0  # by default, answers of so many training questions or fewer are no class
+    by_image: bool  # whether evaluation is on new pictures, so that validation should be, too
+    options: tuple[str, ...]  # keywords of visual
 
     @abstractmethod
     def read(self, split: str, folder: Path) -> Questions:
@@ -285,6 +237,27 @@ class Source(ABC):
     @abstractmethod
     def pictures(self, folder: Path) -> int:
         """Count the pictures, or files of features, in a data set's folder."""
+
+    def collect(
+        self, split: str, file: str, rows: Sequence[Row], notes: dict[str, int] | None = None
+    ) -> Questions:
+        """Put rows together; ``file`` is the pattern of a picture's path in the folder."""
+        columns = list(zip(*rows, strict=True)) or [()] * 6
+        texts, ids, pictures, answers, main, types = columns
+        distinct = sorted(set(pictures))
+        position = {picture: index for index, picture in enumerate(distinct)}
+        return Questions(
+            name=self.name,
+            split=split,
+            questions=texts,
+            question_ids=torch.tensor(ids, dtype=torch.int64),
+            picture_names=tuple(file.format(picture) for picture in distinct),
+            image_index=torch.tensor([position[name] for name in pictures], dtype=torch.int64),
+            answers=answers,
+            main=main,
+            types=torch.tensor(types, dtype=torch.int64),
+            notes=notes or {},
+        )
 
     def find(self, data_dir: str | Path | None = None) -> Path:
         """The data set's folder."""
@@ -301,16 +274,10 @@ class Source(ABC):
         scoring: str = "capped",
         **options: Any,
     ) -> VQASet:
-        """Load one split.
+        """Load one split; words and answers are by default those of all training questions.
 
-        Args:
-            split: Part of the data.
-            data_dir: Directory of all data sets.
-            tokenizer: Words. Default: those of all training questions.
-            answers: Classes. Default: those of all training questions.
-            min_count: Answers of so many training questions or fewer are left out.
-            scoring: How scores are computed from counts, see :func:`soft_scores`.
-            options: Of :meth:`visual`.
+        Answers of ``min_count`` training questions or fewer are left out. ``scoring`` is that of
+        :func:`soft_scores`, ``options`` are those of :meth:`visual`.
         """
         self.check(options)
         folder = self.find(data_dir)
@@ -318,20 +285,18 @@ class Source(ABC):
         if tokenizer is None or answers is None:
             train = questions if split == "train" else self.read("train", folder)
             if tokenizer is None:
-                tokenizer = Tokenizer.fit(train.texts)
+                tokenizer = Tokenizer.fit(train.questions)
             if answers is None:
                 answers = train.fitted_answers(self.min_count if min_count is None else min_count)
-        visual = self.visual(folder, questions.pictures, **options)
+        visual = self.visual(folder, questions.picture_names, **options)
         return encode(questions, tokenizer, answers, visual, scoring=scoring)
 
     def check(self, options: dict[str, Any]) -> None:
         """Raise an error for options that the data set does not have."""
         for option in options:
             if option not in self.options:
-                raise TypeError(
-                    f"{self.name} takes the options {', '.join(self.options)}, got {option!r}"
-                    f"{checks.suggest(option, self.options)}"
-                )
+                hint = f"got {option!r}{checks.suggest(option, self.options)}"
+                raise TypeError(f"{self.name} takes the options {', '.join(self.options)}, {hint}")
 
 
 def positions(rows: Rows, total: int) -> Tensor:
@@ -351,14 +316,3 @@ def positions(rows: Rows, total: int) -> Tensor:
     if len(chosen) and (int(chosen.min()) < -total or int(chosen.max()) >= total):
         raise IndexError(f"rows must be in [{-total}, {total - 1}], got {chosen.tolist()[:5]}...")
     return chosen % total if total else chosen
-
-
-def _select(data: T, rows: Rows, fields: Sequence[str]) -> T:
-    """A copy of ``data`` with some rows of the fields that have one row per question."""
-    chosen = positions(rows, len(data))
-    selected: dict[str, Any] = {}
-    for name in fields:
-        values = getattr(data, name)
-        items = isinstance(values, tuple)
-        selected[name] = tuple(values[i] for i in chosen.tolist()) if items else values[chosen]
-    return replace(data, **selected)

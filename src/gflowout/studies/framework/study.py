@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gflowout.core import checks
-from gflowout.data.catalog import ENTRIES
-from gflowout.data.store import VARIABLE
+from gflowout.data.store import ENTRIES, VARIABLE
 from gflowout.runs import Engine, Run, Summary, records
 from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.studies.framework import files
@@ -56,7 +55,7 @@ class Study:
         score: Metric of the trials; lower is better.
         seconds: What a run or a trial takes on one core, if the study knows that better than two
             epochs would tell.
-        needs: Names of the data sets of :mod:`gflowout.data.catalog` that a run or a trial reads.
+        needs: Names of the data sets of :mod:`gflowout.data.store` that a run or a trial reads.
     """
 
     name: str
