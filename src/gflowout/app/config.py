@@ -18,8 +18,8 @@ from gflowout.app.yamls import read_yaml as read_yaml
 from gflowout.core import checks
 from gflowout.core.atomic_io import write_text
 from gflowout.data import clinical
-from gflowout.data.store import ENTRIES
 from gflowout.data.images import IMAGE_SETS
+from gflowout.data.store import ENTRIES
 from gflowout.methods import METHODS
 from gflowout.training import FitOptions
 
