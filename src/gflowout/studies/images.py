@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -253,6 +253,13 @@ def answer(fitted: Fitted, part: Part, run: Run) -> scores.Answers:
     return scores.collect(fitted.model, target, batches, run.options["samples"], run.seed)
 
 
+def whole_batch(fitted: Fitted, part: Part) -> tuple[Tensor, Tensor]:
+    """All inputs and labels of a part as one batch, on the device of the model."""
+    device = next(fitted.model.parameters()).device
+    x, y = next(iter(part.batches(fitted.problem, len(part))))
+    return x.to(device), y.to(device)
+
+
 def subset(part: Part, first: int, count: int) -> Part:
     """At most ``count`` images with classes in equal shares, also among the ``first``."""
     count = min(count, len(part))
@@ -321,12 +328,10 @@ def curves(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
 def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[str, Any]]:
     """Some images with their predictions, at equal steps in the order of their entropy.
 
-    Returns:
-        Fields of :class:`gflowout.studies.framework.content.Picture`.
+    Returns the fields of :class:`gflowout.studies.framework.content.Picture`.
     """
-    (x, y) = next(iter(part.batches(fitted.problem, len(part))))
+    x, y = whole_batch(fitted, part)
     generator = torch.Generator().manual_seed(run.seed)
-    x = x.to(next(fitted.model.parameters()).device)
     pred = fitted.model.predict(x, samples=run.options["samples"], generator=generator)
     mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
     spread = pred.samples.std(0, correction=0).cpu()
@@ -337,8 +342,8 @@ def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict
         {
             "png": png(part.x[row]),
             "title": classes[int(y[row])],
-            "probabilities": _rounded(mean[row]),
-            "spread": _rounded(spread[row]),
+            "probabilities": rounded(mean[row]),
+            "spread": rounded(spread[row]),
             "uncertainty": round(float(entropy[row]), 4),
         }
         for row in chosen.tolist()
@@ -356,8 +361,9 @@ def png(image: Tensor) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def _rounded(values: Tensor) -> Sequence[float]:
-    return [round(value, 4) for value in values.tolist()]
+def rounded(values: Tensor, digits: int = 4) -> list[float]:
+    """Numbers for a record, [count], without needless digits."""
+    return [round(value, digits) for value in values.tolist()]
 
 
 # What sections say of the setting

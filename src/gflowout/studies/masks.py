@@ -8,28 +8,14 @@ and how much they tell about the label.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import images, robustness
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import counted, entry
-from gflowout.studies.framework.content import (
-    PAPER,
-    Bars,
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Heat,
-    Points,
-    Row,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import PAPER, Cell, Column, Row, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Comparison, by_seed, pair
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
@@ -78,16 +64,16 @@ def section(records: Sequence[Record]) -> Section:
     """Tables, plots, findings and claims from the records that there are."""
     there = sections.present(records, TITLES)
     findings: list[str] = []
-    blocks: list[Block] = [Text(_PREFACE)] if there else []
+    blocks: list[content.Block] = [content.Text(_PREFACE)] if there else []
     for data in there:
         own = [record for record in records if record["data"] == data]
         findings += _findings(own, data)
-        blocks.append(Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
+        blocks.append(content.Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
         blocks += [_correlations(own, data), *_scatters(own, data), _distances(own, data)]
         blocks += [_information(own, data), _keep_rates(own, data), *_heats(own, data)]
         compared = [
-            Compared(data, f"{name}/pearson", f"correlation of {words} on {TITLES[data]}")
-            for name, words in _CORRELATED.items()
+            Compared(data, f"{name}/pearson", f"correlation of {x} with {y} on {TITLES[data]}")
+            for name, (x, y, _) in _CORRELATED.items()
         ]
         blocks += sections.pair_by_pair(sections.against_others(own, compared)[1])
     return Section(findings, blocks, _claims(records, there), tuple(there))
@@ -106,15 +92,10 @@ _PREFACE = (
     "it would be 1. The control is GFlowOut with a reward without likelihood.",
 )
 _CORRELATED = {
-    "reward": "log q with log R",
-    "evidence": "log q - log p with the log likelihood",
+    "reward": ("log q", "log R", "log R"),
+    "evidence": ("log q - log p", "the log likelihood", "log p(y | x, z)"),
 }
-_SCATTERS = {
-    "reward": ("log q against log R", "log q", "log R"),
-    "evidence": (
-        "log q - log p against the log likelihood", "log q - log p", "log p(y | x, z)"
-    ),
-}  # fmt: skip
+"""The two values, and the label of the second one's axis."""
 _DISTANCES = {
     "same": "one point twice",
     "within": "points of one class",
@@ -147,6 +128,22 @@ def _rows(own: Sequence[Record], data: str, metrics: Sequence[str]) -> list[Row]
     return sections.rows(sections.TITLES, metrics, of)
 
 
+def _table(
+    own: Sequence[Record],
+    data: str,
+    title: str,
+    columns: Mapping[str, Column],
+    caption: str,
+    paper: Mapping[str, str] | None = None,
+) -> Table:
+    """A table of metrics; ``paper`` has what the paper says of some of them."""
+    rows = _rows(own, data, list(columns))
+    if paper and rows:
+        cells = [Cell(text=paper.get(metric, sections.NONE)) for metric in columns]
+        rows.append(Row(sections.TITLES[OURS], cells, PAPER))
+    return Table(f"{TITLES[data]}: {title}", "method", list(columns.values()), rows, caption)
+
+
 def _correlations(own: Sequence[Record], data: str) -> Table:
     share = Column("points with p ≤ 0.05", digits=0, percent=True)
     columns = {
@@ -159,26 +156,19 @@ def _correlations(own: Sequence[Record], data: str) -> Table:
         "evidence/p": Column("p"),
         "log_likelihood/sd": Column("sd of log likelihood"),
     }
-    rows = _rows(own, data, list(columns))
-    if rows:
-        texts = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
-        paper = [Cell(text=texts.get(metric, sections.NONE)) for metric in columns]
-        rows.append(Row(sections.TITLES[OURS], paper, PAPER))
-    return Table(
-        f"{TITLES[data]}: are likelier masks better?",
-        "method",
-        list(columns.values()),
-        rows,
+    caption = (
         "Over the masks of one point, then averaged over points and seeds. The column p is that of "
         "all masks together, each point's mean taken off, the largest over seeds; the share of "
         "points counts positive correlations. The last column is how much the log likelihood of a "
-        "label varies over masks: where it hardly does, there is little to learn.",
+        "label varies over masks: where it hardly does, there is little to learn."
     )
+    paper = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
+    return _table(own, data, "are likelier masks better?", columns, caption, paper)
 
 
-def _distances(own: Sequence[Record], data: str) -> Bars:
+def _distances(own: Sequence[Record], data: str) -> content.Bars:
     rows = _rows(own, data, [f"distance/{name}" for name in _DISTANCES])
-    return Bars(
+    return content.Bars(
         f"{TITLES[data]}: how far apart mean masks are",
         "Manhattan distance per unit",
         list(_DISTANCES.values()),
@@ -189,43 +179,36 @@ def _distances(own: Sequence[Record], data: str) -> Bars:
 
 
 def _information(own: Sequence[Record], data: str) -> Table:
-    parts = {
-        "": ("mean bits", 4, False),
-        "_most": ("most", 3, False),
-        "_above": ("units above chance", 1, True),
-    }
-    columns = {
-        f"information/{name}{part}": Column(f"{name}: {title}", digits=digits, percent=percent)
-        for name in _HEATS
-        for part, (title, digits, percent) in parts.items()
-    }
-    return Table(
-        f"{TITLES[data]}: what masks know about the label",
-        "method",
-        list(columns.values()),
-        _rows(own, data, list(columns)),
+    columns = {}
+    for name in _HEATS:
+        columns |= {
+            f"information/{name}": Column(f"{name}: mean bits", digits=4),
+            f"information/{name}_most": Column(f"{name}: most"),
+            f"information/{name}_above": Column(
+                f"{name}: units above chance", digits=1, percent=True
+            ),
+        }
+    caption = (
         "Mutual information between a unit's bit and the class, estimated from shares, with the "
         "mean over 99 shufflings of the labels taken off (1 bit is the most there is). Above "
         "chance: more than with any shuffling, which 1 % of units that know nothing are. The "
-        "posterior is shown the label, a prediction is not.",
+        "posterior is shown the label, a prediction is not."
     )
+    return _table(own, data, "what masks know about the label", columns, caption)
 
 
 def _keep_rates(own: Sequence[Record], data: str) -> Table:
     names = dict.fromkeys(name for record in own for name in record["metrics"])
     columns = {
-        "keep/prediction": "prediction",
-        "keep/posterior": "posterior",
-        "keep/sd_units": "sd over units",
-        **{name: name.removeprefix("site/") for name in names if name.startswith("site/")},
+        "keep/prediction": Column("prediction"),
+        "keep/posterior": Column("posterior"),
+        "keep/sd_units": Column("sd over units"),
+        **{name: Column(name[len("site/") :]) for name in names if name.startswith("site/")},
     }
-    return Table(
-        f"{TITLES[data]}: share of units that are kept",
-        "method",
-        [*map(Column, columns.values())],
-        _rows(own, data, list(columns)),
-        "Over all points and draws; sites in the order in which they are run, in a prediction.",
+    caption = (
+        "Over all points and draws; sites in the order in which they are run, in a prediction."
     )
+    return _table(own, data, "share of units that are kept", columns, caption)
 
 
 def _first(own: Sequence[Record], metric: str) -> Any:
@@ -234,23 +217,21 @@ def _first(own: Sequence[Record], metric: str) -> Any:
     return next(filter(None, kept), None)
 
 
-def _scatters(own: Sequence[Record], data: str) -> list[Points]:
+def _scatters(own: Sequence[Record], data: str) -> list[content.Points]:
+    caption = "Masks of some test points, seed 0; each point's mean is taken off."
+    title = f"{TITLES[data]}, {sections.TITLES[OURS]}"
     return [
-        Points(
-            f"{TITLES[data]}, {sections.TITLES[OURS]}: {title}",
-            x,
-            y,
-            [Series(**points) for points in kept],
-            "Masks of some test points, seed 0; each point's mean is taken off.",
+        content.Points(
+            f"{title}: {x} against {y}", x, axis, [content.Series(**one) for one in points], caption
         )
-        for name, (title, x, y) in _SCATTERS.items()
-        if (kept := _first(own, f"scatter/{name}"))
+        for name, (x, y, axis) in _CORRELATED.items()
+        if (points := _first(own, f"scatter/{name}"))
     ]
 
 
-def _heats(own: Sequence[Record], data: str) -> list[Heat]:
+def _heats(own: Sequence[Record], data: str) -> list[content.Heat]:
     return [
-        Heat(
+        content.Heat(
             f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}",
             "unit",
             "class",
@@ -271,7 +252,7 @@ def _apart(own: Sequence[Record], data: str) -> Comparison:
 
 
 def _findings(own: Sequence[Record], data: str) -> list[str]:
-    title, made = TITLES[data], []
+    title, lines = TITLES[data], []
     reward, evidence, same, between, bits = (
         _mean(own, data, OURS, metric)
         for metric in (
@@ -282,7 +263,7 @@ def _findings(own: Sequence[Record], data: str) -> list[str]:
     if reward is not None and evidence is not None:
         control = _mean(own, data, CONTROL, "reward/pearson")
         beside = "" if control is None else f" and {control:.2f} in the control"
-        made.append(
+        lines.append(
             f"{title}: log q and log R of GFlowOut's masks correlate with r = {reward:.2f} (paper: "
             f"at least {LEAST}){beside}; log q - log p and the log likelihood of the label, what "
             f"the posterior has to learn, with r = {evidence:.2f}."
@@ -292,21 +273,21 @@ def _findings(own: Sequence[Record], data: str) -> list[str]:
             "better": "so masks do depend on the input",
             "not comparable": "one seed alone tells nothing",
         }.get(_apart(own, data).verdict, "so no dependence on the input is seen")
-        made.append(
+        lines.append(
             f"{title}: mean masks of points of two classes are {between:.3f} apart per unit, those "
             f"of one point drawn twice {same:.3f}: {words}."
         )
     if bits is not None:
         random = _mean(own, data, "mc", "information/prediction")
         beside = "" if random is None else f" (MC dropout: {random:.4f})"
-        made.append(
+        lines.append(
             f"{title}: a bit of GFlowOut's masks tells {bits:.4f} bits about the class in a "
             f"prediction{beside}."
         )
-    return made
+    return lines
 
 
-def _claims(records: Sequence[Record], there: Sequence[str]) -> list[Claim]:
+def _claims(records: Sequence[Record], there: Sequence[str]) -> list[content.Claim]:
     rewarded, diverse = dict[str, bool | None](), dict[str, bool | None]()
     control = []
     for data in there or DATA:
