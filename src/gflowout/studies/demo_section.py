@@ -9,35 +9,26 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-import matplotlib.image
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from gflowout.core.metrics import BINS
+from gflowout.core.optional import require
 from gflowout.core.text import counted
-from gflowout.studies import demo_data as data
-from gflowout.studies.demo import ANGLES, BASELINE, DRAWS, METHODS, Run, Settings, train_all
-from gflowout.studies.framework import statistics
-from gflowout.studies.framework.content import (
-    Bars,
-    Block,
-    Cell,
-    Column,
-    Curves,
-    Picture,
-    Pictures,
-    Row,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from gflowout.studies import demo
+from gflowout.studies.demo import BASELINE, Run, Settings
+from gflowout.studies.framework import content, statistics
+from gflowout.studies.framework.content import Block, Cell, Column, Curves, Section, Series
 from gflowout.studies.framework.sections import cell
-from gflowout.studies.framework.summary import mean_error
+from gflowout.studies.framework.statistics import mean_error
+
+require("torchmetrics", extra="demo", purpose="gflowout demo")
+plots = require("matplotlib.image", extra="demo", purpose="gflowout demo")
 
 METRICS = {
     "accuracy": Column("test acc. %", "high", 1, percent=True),
@@ -73,30 +64,35 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def run(settings: Settings, console: Console | None = None) -> dict[str, Section]:
-    """Train every method with every seed and print a table.
-
-    Returns:
-        The sections of the page by title.
-    """
+    """Train every method with every seed, print a table, and return the page's sections."""
     console = console or Console()
     start = time.perf_counter()
     runs = train_all(settings, console)
     scores = {
         name: {key: [run.scores[key] for run in runs if run.method == name] for key in METRICS}
-        for name in METHODS
+        for name in demo.METHODS
     }
     notes = describe(settings, time.perf_counter() - start)
     sentences = findings(scores, settings.seeds)
     console.print(grid(scores))
-    for line in notes:
+    for line in (*notes, "", *(f"- {sentence}" for sentence in sentences)):
         console.print(line, highlight=False)
-    console.print()
-    for line in sentences:
-        console.print(f"- {line}", highlight=False)
     return {
-        "The numbers": Section(sentences, [table(scores), Text(notes)]),
+        "The numbers": Section(sentences, [table(scores), content.Text(notes)]),
         **sections(runs),
     }
+
+
+def train_all(settings: Settings, console: Console) -> list[Run]:
+    """Run every method with every seed behind a progress bar; in the order of the table."""
+    runs: dict[tuple[str, int], Run] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("training", total=len(demo.METHODS) * settings.seeds)
+        for run in demo.results(settings):
+            runs[run.method, run.seed] = run
+            progress.update(task, advance=1, description=f"training ({run.method} done)")
+    return [runs[name, seed] for name in demo.METHODS for seed in range(settings.seeds)]
 
 
 # Numbers and sentences
@@ -125,44 +121,42 @@ def grid(scores: Scores) -> Grid:
     return result
 
 
-def table(scores: Scores) -> Table:
+def table(scores: Scores) -> content.Table:
     """The same table for the page."""
-    rows = [Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()]
-    return Table("All methods on three kinds of images", "method", list(METRICS.values()), rows)
+    rows = [
+        content.Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()
+    ]
+    return content.Table(
+        "All methods on three kinds of images", "method", list(METRICS.values()), rows
+    )
 
 
 def findings(scores: Scores, seeds: int) -> list[str]:
-    """Say where a method differs from the baseline on the same seeds.
-
-    Returns:
-        A sentence per method, and one on how much to trust them.
-    """
+    """Say where each method differs from the baseline on the same seeds, and how sure that is."""
     if seeds == 1:
         return [f"One seed has no standard error: differences from {BASELINE} cannot be judged."]
+    others = [method for method in scores if method != BASELINE]
     comparisons = statistics.holm(
         {
             f"{method} {key}": statistics.paired(
                 scores[method][key], scores[BASELINE][key], column.better or "high"
             )
-            for method in scores
+            for method in others
             for key, column in METRICS.items()
-            if method != BASELINE
         }
     )
-    phrases: dict[str, list[str]] = {method: [] for method in scores if method != BASELINE}
-    for method in phrases:
-        for key, column in METRICS.items():
-            comparison = comparisons[f"{method} {key}"]
-            if comparison.verdict in ("better", "worse"):
-                phrases[method].append(_phrase(comparison, column))
+    lines = []
+    for method in others:
+        own = [(comparisons[f"{method} {key}"], column) for key, column in METRICS.items()]
+        phrases = [_phrase(*pair) for pair in own if pair[0].verdict in ("better", "worse")]
+        lines.append(
+            f"{method} against {BASELINE}: {'; '.join(phrases) or 'no significant difference'}."
+        )
     verdicts = [comparison.firm for comparison in comparisons.values()]
     count = len(verdicts) - verdicts.count("not comparable")
     firm = verdicts.count("better") + verdicts.count("worse")
     return [
-        *(
-            f"{method} against {BASELINE}: {'; '.join(own) or 'no significant difference'}."
-            for method, own in phrases.items()
-        ),
+        *lines,
         f"Paired by seed, with 95 % intervals. Of {count} comparisons with {seeds} seeds, about "
         f"{(1 - statistics.LEVEL) * count:.0f} would differ by chance alone; {firm} remain "
         "significant after Holm correction.",
@@ -183,7 +177,7 @@ def describe(settings: Settings, seconds: float) -> list[str]:
         "Data: scikit-learn's 1,797 digits; 1,000 to train, 297 to choose the epoch by NLL, 500 to "
         "test. rotated: test digits turned by up to 90° either way. photos: telling test digits "
         "from as many 8x8 patches of two photographs, which are the positive class.",
-        f"Scores: from the average of {DRAWS} draws' probabilities. ECE with {BINS} bins. "
+        f"Scores: from the average of {demo.DRAWS} draws' probabilities. ECE with {BINS} bins. "
         "AUROC and AUPR score by predictive entropy; by MI: AUROC by mutual information.",
         f"Runs: {counted(settings.seeds, 'seed')} (split, weights and masks), {settings.epochs} "
         f"epochs each, library defaults, nothing tuned on test; {seconds:.0f} s on a "
@@ -202,55 +196,54 @@ def describe(settings: Settings, seconds: float) -> list[str]:
 def sections(runs: Sequence[Run]) -> dict[str, Section]:
     """The page's plots and pictures, by title of the section."""
     first = [run for run in runs if run.seed == runs[0].seed]
-    seeds = len({run.seed for run in runs})
-    texts = {
-        "What the networks saw": "",
-        "When it says 90 %, is it right 90 % of the time?": (
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    return {
+        "What the networks saw": Section(blocks=[_examples(first[0])]),
+        "When it says 90 %, is it right 90 % of the time?": _explained(
             "Predictions are sorted by how confident they are. Where accuracy equals confidence "
             "the network is calibrated; above that line it is too modest, below it too bold. Bins "
-            f"with fewer than {FEW} predictions are left out."
+            f"with fewer than {FEW} predictions are left out.",
+            *(_reliability(runs, method) for method in demo.METHODS),
         ),
-        "Does it notice what it has never seen?": (
+        "Does it notice what it has never seen?": _explained(
             "Entropy measures doubt: 0 if all probability is on one class, 2.3 if all ten are "
             "equally likely. Digits like those of the training should lie on the left, photographs "
-            "and rotated digits further right."
+            "and rotated digits further right.",
+            *(_entropies(runs, method) for method in demo.METHODS),
         ),
-        "Turning the digits": (
+        "Turning the digits": _explained(
             "Every test digit is turned further and further. A network that knows its limits gets "
             "less certain (second plot) where it gets less accurate (first). Lines are means over "
-            f"{counted(seeds, 'seed')}, bands their standard errors. Guessing is right 10 % of the "
-            "time."
+            f"{seeds}, bands their standard errors. Guessing is right 10 % of the time.",
+            _by_angle(runs, "accuracy"),
+            _by_angle(runs, "entropy"),
         ),
-        "The hardest digits": (
+        "The hardest digits": _explained(
             "The test digits that all methods together were least certain of (seed "
             f"{first[0].seed}). The plots show the same digits from left to right: bars are the "
             f"predicted probabilities of the true class and the {BARS - 1} likeliest others, thin "
-            f"lines the range of {DRAWS} draws (5 % to 95 %)."
+            f"lines the range of {demo.DRAWS} draws (5 % to 95 %).",
+            *_hardest(first),
         ),
     }
-    blocks: list[list[Block]] = [
-        [_examples(first[0])],
-        [_reliability(runs, method) for method in METHODS],
-        [_entropies(runs, method) for method in METHODS],
-        [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
-        _hardest(first),
-    ]
-    return {
-        title: Section(blocks=[*([Text([text])] if text else []), *own])
-        for (title, text), own in zip(texts.items(), blocks, strict=True)
-    }
 
 
-def _examples(run: Run) -> Pictures:
+def _explained(text: str, *blocks: Block) -> Section:
+    return Section(blocks=[content.Text([text]), *blocks])
+
+
+def _examples(run: Run) -> content.Pictures:
     images = torch.as_tensor(run.images)
-    turned = data.rotated(images, run.seed)
+    turned = demo.rotated(images, run.seed)
     kinds = {
         "Test digits: like those of the training.": images,
         "Rotated digits: the same ones, by up to 90° either way.": turned,
-        "Photo patches: not digits at all.": data.photo_patches(STRIP, run.seed),
+        "Photo patches: not digits at all.": demo.photo_patches(STRIP, run.seed),
     }
-    pictures = [Picture(png(some[:STRIP].numpy()), text, ()) for text, some in kinds.items()]
-    return Pictures("Three kinds of images", (), pictures)
+    pictures = [
+        content.Picture(png(some[:STRIP].numpy()), text, ()) for text, some in kinds.items()
+    ]
+    return content.Pictures("Three kinds of images", (), pictures)
 
 
 def _reliability(runs: Sequence[Run], method: str) -> Curves:
@@ -259,11 +252,12 @@ def _reliability(runs: Sequence[Run], method: str) -> Curves:
     confidence = np.concatenate([run.probabilities.max(-1) for run in own])
     correct = np.concatenate([run.probabilities.argmax(-1) == run.labels for run in own])
     edges = np.linspace(0, 1, BINS + 1)
-    bins = np.clip(np.digitize(confidence, edges[1:-1]), 0, BINS - 1)
-    count = np.bincount(bins, minlength=BINS)
+    count = np.histogram(confidence, edges)[0]
     used = count >= FEW
-    centres = np.bincount(bins, confidence, BINS)[used] / count[used]
-    accuracy = np.bincount(bins, correct, BINS)[used] / count[used]
+    centres, accuracy = (
+        np.histogram(confidence, edges, weights=values.astype(float))[0][used] / count[used]
+        for values in (confidence, correct)
+    )
     middles = (edges[:-1] + edges[1:]) / 2
     series = [
         Series(method, centres.tolist(), accuracy.tolist()),
@@ -278,7 +272,7 @@ def _reliability(runs: Sequence[Run], method: str) -> Curves:
 def _entropies(runs: Sequence[Run], method: str) -> Curves:
     """Histograms of predictive entropy for the three kinds of data."""
     own = [run for run in runs if run.method == method]
-    edges = np.linspace(0, np.log(data.CLASSES), 25)
+    edges = np.linspace(0, np.log(demo.CLASSES), 25)
     middles = ((edges[:-1] + edges[1:]) / 2).tolist()
     series, means = [], []
     for kind in own[0].entropies:
@@ -294,11 +288,11 @@ def _entropies(runs: Sequence[Run], method: str) -> Curves:
 def _by_angle(runs: Sequence[Run], quantity: str) -> Curves:
     """Accuracy or entropy against the angle: mean and standard error over seeds."""
     series = []
-    for method in METHODS:
+    for method in demo.METHODS:
         curves = [getattr(run, f"angle_{quantity}") for run in runs if run.method == method]
         pairs = [mean_error(list(values)) for values in zip(*curves, strict=True)]
         means, errors = zip(*pairs, strict=True)
-        series.append(Series(method, ANGLES, means, errors if len(curves) > 1 else None))
+        series.append(Series(method, demo.ANGLES, means, errors if len(curves) > 1 else None))
     percent = quantity == "accuracy"
     title = "Accuracy" if percent else "Mean entropy"
     return Curves(title, "angle in degrees", quantity, series, percent=percent)
@@ -308,14 +302,16 @@ def _hardest(runs: Sequence[Run]) -> list[Block]:
     """The test digits with the highest entropy, averaged over methods of one seed."""
     entropy = np.mean([run.entropies["test digits"] for run in runs], 0)
     probabilities = np.stack([run.probabilities for run in runs])
-    classes = [str(name) for name in range(data.CLASSES)]
+    classes = [str(name) for name in range(demo.CLASSES)]
     pictures, bars = [], []
     for place, row in enumerate(np.argsort(-entropy)[:CARDS][::-1], 1):
         label = int(runs[0].labels[row])
         mean, spread = probabilities[:, row].mean(0), probabilities[:, row].std(0)
         image = png(runs[0].images[row : row + 1])
         pictures.append(
-            Picture(image, f"true: {label}", mean.tolist(), spread.tolist(), float(entropy[row]))
+            content.Picture(
+                image, f"true: {label}", mean.tolist(), spread.tolist(), float(entropy[row])
+            )
         )
         likeliest = [name for name in np.argsort(-mean).tolist() if name != label]
         shown = sorted([label, *likeliest[: BARS - 1]])
@@ -323,9 +319,11 @@ def _hardest(runs: Sequence[Run]) -> list[Block]:
         right = [run.method for run in runs if int(run.probabilities[row].argmax()) == label]
         caption = f"Right: {', '.join(right)}." if right else "No method is right."
         title = f"Digit {place}, true class {label}"
-        bars.append(Bars(title, "probability", [classes[name] for name in shown], series, caption))
+        bars.append(
+            content.Bars(title, "probability", [classes[name] for name in shown], series, caption)
+        )
     caption = "Bars: mean over methods. Lines: standard deviation between methods."
-    return [Pictures("The digits", classes, pictures, caption), *bars]
+    return [content.Pictures("The digits", classes, pictures, caption), *bars]
 
 
 def _bar(run: Run, row: int, label: int) -> Cell:
@@ -335,10 +333,10 @@ def _bar(run: Run, row: int, label: int) -> Cell:
 
 def png(images: NDArray[np.float32]) -> str:
     """Images [count, 64], from 0 to 16, side by side, one pixel apart, as base64 of a PNG."""
-    squares = images.reshape(-1, data.SIDE, data.SIDE) / data.WHITE
+    squares = images.reshape(-1, demo.SIDE, demo.SIDE) / demo.WHITE
     tiles = np.pad(squares, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan)
     strip = np.concatenate(list(tiles), 1)[:, :-1]
     grey, alpha = np.nan_to_num(strip), ~np.isnan(strip)
     buffer = io.BytesIO()
-    matplotlib.image.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
+    plots.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
     return base64.b64encode(buffer.getvalue()).decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +24,10 @@ from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import models
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.sections import seeds_done
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, sources
+from gflowout.studies.framework.content import Block, Claim, Section, Text
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed, sources
 from gflowout.studies.models import Fitted
 
 CIFAR = ("cifar10", "cifar100")
@@ -131,11 +132,9 @@ def base(preset: str, data: str, arm: Arm) -> Options:
 def scored_images(preset: str, data: Iterable[str], **more: Any) -> dict[str, Options]:
     """Numbers of test images by data set, clean and with each corruption; and more options."""
     return {
-        name: {
-            **dict(zip(("test", "corrupted"), _SCORED[preset][_kind(name)], strict=True)),
-            **more,
-        }
+        name: {"test": test, "corrupted": corrupted, **more}
         for name in data
+        for test, corrupted in [_SCORED[preset][_kind(name)]]
     }
 
 
@@ -148,22 +147,10 @@ def tuning(preset: str, data: Iterable[str]) -> list[Run]:
 
     ``smoke`` tunes on MNIST only.
     """
+    data = [name for name in data if preset != "smoke" or name == "mnist"]
     return [
-        Run(
-            TUNING,
-            arm.label,
-            name,
-            0,
-            {
-                **base(preset, name, arm),
-                **_TRIALS.get((preset, _kind(name)), {}),
-                "data.seed": 0,
-                "samples": SAMPLES[preset],
-                "tuned": tuned,
-            },
-        )
+        _run(TUNING, preset, name, arm, 0, _TRIALS.get((preset, _kind(name)), {}), tuned)
         for name in data
-        if preset != "smoke" or name == "mnist"
         for arm in ARMS.values()
         for tuned in trials(arm, _RATES[preset][_kind(name)], _OWN[preset])
     ]
@@ -174,41 +161,31 @@ def runs(
     preset: str,
     chosen: Chosen,
     data: Iterable[str],
-    options: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Options],
     seeds: Mapping[str, int] | None = None,
 ) -> list[Run]:
     """Runs of every arm on every data set, seed by seed.
 
-    Args:
-        study: Name of the study.
-        preset: Its preset.
-        chosen: Tuned options.
-        data: Names of data sets.
-        options: By data set; those with a dot change the configuration.
-        seeds: How many by data set; default: :data:`SEEDS`.
+    ``options`` are given by data set, and those with a dot change the configuration. ``seeds`` is
+    the number of seeds by data set, :data:`SEEDS` by default.
     """
     counts = SEEDS[preset] if seeds is None else seeds
     data = list(data)
     return [
-        Run(
-            study,
-            arm.label,
-            name,
-            seed,
-            {
-                **base(preset, name, arm),
-                **options[name],
-                # Members of an ensemble share data and label noise with the single networks.
-                "data.seed": seed,
-                "samples": SAMPLES[preset],
-                "tuned": chosen.get((name, arm.label), {}),
-            },
-        )
+        _run(study, preset, name, arm, seed, options[name], chosen.get((name, arm.label), {}))
         for seed in range(max(counts[name] for name in data))
         for name in data
         if seed < counts[name]
         for arm in ARMS.values()
     ]
+
+
+def _run(
+    study: str, preset: str, data: str, arm: Arm, seed: int, changes: Options, tuned: Options
+) -> Run:
+    # Members of an ensemble share data and label noise with the single networks.
+    shared = {"data.seed": seed, "samples": SAMPLES[preset], "tuned": tuned}
+    return Run(study, arm.label, data, seed, {**base(preset, data, arm), **changes, **shared})
 
 
 def with_frost(run: Run) -> list[str]:
@@ -295,8 +272,7 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
 
 def scored(answers: scores.Answers, fitted: Fitted, name: str) -> dict[str, float]:
     """Metrics of answers, under the name of what was asked."""
-    metrics = scores.measure(fitted.problem.target, answers)
-    return {f"{name}/{metric}": value for metric, value in metrics.items()}
+    return prefixed(name, scores.measure(fitted.problem.target, answers))
 
 
 def curves(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
@@ -369,6 +345,27 @@ def rounded(values: Tensor, digits: int = 4) -> list[float]:
 # What sections say of the setting
 
 
+def by_data(
+    records: Sequence[Record],
+    names: Sequence[str],
+    about: str,
+    describe: Callable[[str], tuple[Sequence[Block], Sequence[sections.Compared]]],
+    claims: Sequence[Claim],
+) -> Section:
+    """A section with the blocks and comparisons of each data set that has records."""
+    there = sections.present(records, names)
+    blocks: list[Block] = []
+    compared: list[sections.Compared] = []
+    for data in there:
+        own, metrics = describe(data)
+        blocks += [Text([setting(records, data)]), *own]
+        compared += metrics
+    findings, details = sections.against_others(records, compared)
+    if there:
+        blocks += [Text([about]), *sections.pair_by_pair(details)]
+    return Section(findings, blocks, claims, tuple(there))
+
+
 def setting(records: Iterable[Record], data: str) -> str:
     """What was trained on and how many seeds are done, from the records."""
     records = list(records)
@@ -381,7 +378,7 @@ def setting(records: Iterable[Record], data: str) -> str:
     amount = "all training images there are" if limit is None else f"{limit:,} training images"
     return (
         f"{TITLES[data]}: {network}, {amount} (validation included), {counted(epochs, 'epoch')} at "
-        f"most, {options['samples']} draws, {seeds_done(records, data)}."
+        f"most, {options['samples']} draws, {sections.seeds_done(records, data)}."
     )
 
 

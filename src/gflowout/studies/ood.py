@@ -19,16 +19,7 @@ from gflowout.runs import Context, Result, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.content import (
-    Better,
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Better, Cell, Claim, Column, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, DATA, TITLES
@@ -112,21 +103,16 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
 
 def section(records: Sequence[Record]) -> Section:
     """A table for each pair, comparisons and claims."""
-    blocks: list[Block] = []
-    compared = []
-    there = sections.present(records, DATA)
-    for data in there:
-        blocks.append(Text([images.setting(records, data)]))
+
+    def describe(data: str) -> tuple[list[Table], list[Compared]]:
         others = _others(records, data)
-        if data in PAPER and "svhn" not in others:
-            blocks.append(_table(records, data, "svhn"))  # the paper's rows alone
-        for other in others:
-            blocks.append(_table(records, data, other))
-            compared.append(Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}"))
-    findings, details = sections.against_others(records, compared)
-    if there:
-        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
-    return Section(findings, blocks, claims(records), tuple(there))
+        # Where SVHN was not run, the rows of the paper are shown on their own.
+        shown = others if data not in PAPER or "svhn" in others else ["svhn", *others]
+        return [_table(records, data, other) for other in shown], [
+            Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}") for other in others
+        ]
+
+    return images.by_data(records, DATA, _ABOUT, describe, claims(records))
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
