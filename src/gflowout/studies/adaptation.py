@@ -53,13 +53,6 @@ _OPTIONS: dict[str, Options] = {
     },
 }
 """``rate``: learning rate of the fine-tuning, as a share of that of the training."""
-_ABOUT = (
-    f"{NOISE:.0%} of the training labels were drawn at random, once for each seed; a drawn label "
-    "can be the true one. Fine-tuning starts from the weights of the best epoch with a new "
-    "optimiser. Its points are training images with their true labels, and the smaller sets are "
-    "parts of the larger ones. Options were tuned on clean labels and taken over by every arm "
-    "alike. The paper has curves without numbers here."
-)
 
 
 def work(run: Run, context: Context) -> Result:
@@ -151,7 +144,7 @@ def section(records: Sequence[Record]) -> Section:
         judge(f"adaptation.{name}", records, experiments, note=images.scale(records))
         for name in ("faster", "alike")
     ]
-    return images.by_data(records, CIFAR, _ABOUT, describe, claims)
+    return images.by_data(records, CIFAR, NAME, describe, claims)
 
 
 def _sizes(records: Sequence[Record], data: str) -> list[int]:

@@ -24,10 +24,6 @@ _DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
 """Two hours of CIFAR-100 more are not in "cpu"."""
 _FEWER = {"test": 600, "corrupted": 200}
 """Test images of "cpu": fewer than in robustness, of which this is a side line."""
-_ABOUT = (
-    "Options were tuned with the usual order of the blocks and taken over by every arm alike. The "
-    "paper has curves without numbers here, for accuracy; NLL and ECE are additions."
-)
 
 
 def tuning(preset: str) -> list[Run]:
@@ -54,7 +50,7 @@ def section(records: Sequence[Record]) -> Section:
 
     there = sections.present(records, CIFAR) or CIFAR
     claim = robustness.matching("block-order.corruptions", records, there)
-    return images.by_data(records, CIFAR, _ABOUT, describe, [claim])
+    return images.by_data(records, CIFAR, NAME, describe, [claim])
 
 
 STUDY = Study(

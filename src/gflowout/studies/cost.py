@@ -24,7 +24,7 @@ from gflowout.core.memory_format import to_fastest_format
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.claims import template
+from gflowout.studies.framework.claims import entry, template
 from gflowout.studies.framework.content import Cell, Section
 from gflowout.studies.framework.statistics import by_seed
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
@@ -32,6 +32,7 @@ from gflowout.studies.framework.study import Chosen, Options, Record, Study
 NAME = "cost"
 ALL = "all"
 """Instead of a method: one run times them all."""
+TEXTS = entry(f"{NAME}.texts")
 REFERENCE = "mc"
 DATA = {"mlp": "MLP", "resnet18": "ResNet-18"}
 """Networks, in the place of the data of other studies."""
@@ -170,20 +171,13 @@ def section(records: Sequence[Record]) -> Section:
     rows = [*sections.rows(TITLES, pairs, of), *_paper(pairs)]
     bars = [(name, [of(label, pair) for pair in pairs]) for label, name in TITLES.items()]
     times = sections.rows(TITLES, pairs, lambda label, pair: of(label, pair, "_ms"))
-    caption = "Median over rounds, mean over processes."
     blocks: list[content.Block] = [
         content.Text(_preface(records)),
-        content.Table(title, "method", columns, rows, _PAPER_TIMES),
+        content.Table(title, "method", columns, rows, TEXTS["ratios"]),
         content.Bars(title, "times MC dropout", heads, bars),
-        content.Table("Time in milliseconds", "method", columns, times, caption),
+        content.Table("Time in milliseconds", "method", columns, times, TEXTS["times"]),
     ]
     return Section(_findings(records, networks), blocks, _claims(records))
-
-
-_PAPER_TIMES = (
-    "The paper's are of training on one RTX8000 GPU; it says of predictions only that the three "
-    "learned methods are alike."
-)
 
 
 def _values(records: Sequence[Record], network: str, metric: str) -> list[float]:
@@ -197,13 +191,7 @@ def _mean(records: Sequence[Record], network: str, metric: str, least: int = 1) 
 
 
 def _preface(records: Sequence[Record]) -> list[str]:
-    lines = [
-        "All methods are timed in one process, in turns; each number is the median over rounds of "
-        "the ratio to MC dropout in the same round, then the mean over processes. A step is one of "
-        "Adam; predictions have the number of draws given below, on networks as they are before "
-        "training. Without dropout all draws are the same and one pass serves; an ensemble has one "
-        "pass for each member."
-    ]
+    lines = [TEXTS["about"]]
     shares = [1.0]
     for name, title in DATA.items():
         record = next((record for record in records if record["data"] == name), None)
@@ -218,10 +206,7 @@ def _preface(records: Sequence[Record]) -> list[str]:
                 f"{machine.get('cpu', 'unknown processor')}; {len(own)} processes."
             )
     if min(shares) < ALONE:
-        lines.append(
-            f"The machine had other work: a run got {100 * min(shares):.0f} % of its core. Ratios "
-            "suffer less than times, but take both with care."
-        )
+        lines.append(TEXTS["busy"].format(share=100 * min(shares)))
     return lines
 
 

@@ -23,6 +23,7 @@ from gflowout.core.text import counted
 from gflowout.studies import demo
 from gflowout.studies.demo import BASELINE, Run, Settings
 from gflowout.studies.framework import content, statistics
+from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Cell, Column, Curves, Section, Series
 from gflowout.studies.framework.sections import cell
 from gflowout.studies.framework.statistics import mean_error
@@ -44,12 +45,8 @@ METRICS = {
 """Columns of the table, by key of a run's scores."""
 
 TITLE = "How sure is the network?"
-INTRO = (
-    "A small network learned to read handwritten digits, once for each way of dropping units. To "
-    "predict, it answers several times with different units dropped; where the answers disagree, "
-    "it is not sure. (An ensemble asks several networks instead.) This page shows how far that "
-    "doubt can be trusted.",
-)
+TEXTS = entry("demo.texts")
+INTRO = (TEXTS["intro"],)
 CARDS = 6
 """Digits on the page, the hardest."""
 STRIP = 10
@@ -173,20 +170,17 @@ def _phrase(comparison: statistics.Comparison, column: Column) -> str:
 
 def describe(settings: Settings, seconds: float) -> list[str]:
     """What was measured, how, and with how many runs."""
-    lines = [
-        "Data: scikit-learn's 1,797 digits; 1,000 to train, 297 to choose the epoch by NLL, 500 to "
-        "test. rotated: test digits turned by up to 90° either way. photos: telling test digits "
-        "from as many 8x8 patches of two photographs, which are the positive class.",
-        f"Scores: from the average of {demo.DRAWS} draws' probabilities. ECE with {BINS} bins. "
-        "AUROC and AUPR score by predictive entropy; by MI: AUROC by mutual information.",
-        f"Runs: {counted(settings.seeds, 'seed')} (split, weights and masks), {settings.epochs} "
-        f"epochs each, library defaults, nothing tuned on test; {seconds:.0f} s on a "
-        f"{os.cpu_count()}-core CPU.",
-    ]
+    values = {
+        "draws": demo.DRAWS,
+        "bins": BINS,
+        "seeds": counted(settings.seeds, "seed"),
+        "epochs": settings.epochs,
+        "seconds": seconds,
+        "cores": os.cpu_count(),
+    }
+    lines = [line.format(**values) for line in TEXTS["notes"]]
     if settings.quick:
-        lines.append(
-            "This is a quick run: the models are hardly trained, the numbers mean nothing."
-        )
+        lines.append(TEXTS["quick"])
     return lines
 
 
@@ -196,40 +190,35 @@ def describe(settings: Settings, seconds: float) -> list[str]:
 def sections(runs: Sequence[Run]) -> dict[str, Section]:
     """The page's plots and pictures, by title of the section."""
     first = [run for run in runs if run.seed == runs[0].seed]
-    seeds = counted(len({run.seed for run in runs}), "seed")
+    values = {
+        "few": FEW,
+        "seeds": counted(len({run.seed for run in runs}), "seed"),
+        "seed": first[0].seed,
+        "others": BARS - 1,
+        "draws": demo.DRAWS,
+    }
+    plots: dict[str, tuple[str, Sequence[Block]]] = {
+        "When it says 90 %, is it right 90 % of the time?": (
+            "reliability",
+            [_reliability(runs, method) for method in demo.METHODS],
+        ),
+        "Does it notice what it has never seen?": (
+            "entropy",
+            [_entropies(runs, method) for method in demo.METHODS],
+        ),
+        "Turning the digits": (
+            "angles",
+            [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
+        ),
+        "The hardest digits": ("hardest", _hardest(first)),
+    }
     return {
         "What the networks saw": Section(blocks=[_examples(first[0])]),
-        "When it says 90 %, is it right 90 % of the time?": _explained(
-            "Predictions are sorted by how confident they are. Where accuracy equals confidence "
-            "the network is calibrated; above that line it is too modest, below it too bold. Bins "
-            f"with fewer than {FEW} predictions are left out.",
-            *(_reliability(runs, method) for method in demo.METHODS),
-        ),
-        "Does it notice what it has never seen?": _explained(
-            "Entropy measures doubt: 0 if all probability is on one class, 2.3 if all ten are "
-            "equally likely. Digits like those of the training should lie on the left, photographs "
-            "and rotated digits further right.",
-            *(_entropies(runs, method) for method in demo.METHODS),
-        ),
-        "Turning the digits": _explained(
-            "Every test digit is turned further and further. A network that knows its limits gets "
-            "less certain (second plot) where it gets less accurate (first). Lines are means over "
-            f"{seeds}, bands their standard errors. Guessing is right 10 % of the time.",
-            _by_angle(runs, "accuracy"),
-            _by_angle(runs, "entropy"),
-        ),
-        "The hardest digits": _explained(
-            "The test digits that all methods together were least certain of (seed "
-            f"{first[0].seed}). The plots show the same digits from left to right: bars are the "
-            f"predicted probabilities of the true class and the {BARS - 1} likeliest others, thin "
-            f"lines the range of {demo.DRAWS} draws (5 % to 95 %).",
-            *_hardest(first),
-        ),
+        **{
+            title: Section(blocks=[content.Text([TEXTS[name].format(**values)]), *blocks])
+            for title, (name, blocks) in plots.items()
+        },
     }
-
-
-def _explained(text: str, *blocks: Block) -> Section:
-    return Section(blocks=[content.Text([text]), *blocks])
 
 
 def _examples(run: Run) -> content.Pictures:

@@ -26,6 +26,7 @@ from gflowout.runs import Context, Result, Run
 from gflowout.studies import models
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
+from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Claim, Section, Text
 from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed, sources
 from gflowout.studies.models import Fitted
@@ -348,7 +349,7 @@ def rounded(values: Tensor, digits: int = 4) -> list[float]:
 def by_data(
     records: Sequence[Record],
     names: Sequence[str],
-    about: str,
+    study: str,
     describe: Callable[[str], tuple[Sequence[Block], Sequence[sections.Compared]]],
     claims: Sequence[Claim],
 ) -> Section:
@@ -362,7 +363,7 @@ def by_data(
         compared += metrics
     findings, details = sections.against_others(records, compared)
     if there:
-        blocks += [Text([about]), *sections.pair_by_pair(details)]
+        blocks += [Text([entry(f"{study}.texts")["about"]]), *sections.pair_by_pair(details)]
     return Section(findings, blocks, claims, tuple(there))
 
 

@@ -28,6 +28,7 @@ ARMS = ("mc", "contextual", "id-gflowout", "gflowout", "combined", "control")
 OURS, CONTROL = "gflowout", "control"
 LEAST, LEVEL = 0.4, 0.05
 """The paper's numbers: correlation at least, p-value at most."""
+TEXTS = entry(f"{NAME}.texts")
 LEAST_SEEDS = 2
 """Without which no claim is judged."""
 
@@ -64,7 +65,7 @@ def section(records: Sequence[Record]) -> Section:
     """Tables, plots, findings and claims from the records that there are."""
     there = sections.present(records, TITLES)
     findings: list[str] = []
-    blocks: list[content.Block] = [content.Text(_PREFACE)] if there else []
+    blocks: list[content.Block] = [content.Text(TEXTS["about"])] if there else []
     for data in there:
         own = [record for record in records if record["data"] == data]
         findings += _findings(own, data)
@@ -79,18 +80,6 @@ def section(records: Sequence[Record]) -> Section:
     return Section(findings, blocks, _claims(records, there), tuple(there))
 
 
-_PREFACE = (
-    "Masks are drawn from the posterior q(z | x, y) of test points with their labels, without "
-    "exploration, and scored: log q, the reward log R = log p(y | x, z) + log p(z | x), and its "
-    "two parts. Correlations are taken over the masks of one point and then averaged, since every "
-    "point has a normalising constant of its own. ID-GFlowOut has one mask for all points: its "
-    "reward is that of the training set, estimated on some of its points.",
-    "The learned prior p(z | x) follows the posterior, and it is a part of the reward. So log q "
-    "and log R may rise and fall together although the likelihood of the label plays no part. "
-    "Whether masks that explain the label better are likelier shows in the other correlation, of "
-    "log q - log p with log p(y | x, z): if masks were drawn exactly in proportion to the reward, "
-    "it would be 1. The control is GFlowOut with a reward without likelihood.",
-)
 _CORRELATED = {
     "reward": ("log q", "log R", "log R"),
     "evidence": ("log q - log p", "the log likelihood", "log p(y | x, z)"),
@@ -156,14 +145,8 @@ def _correlations(own: Sequence[Record], data: str) -> Table:
         "evidence/p": Column("p"),
         "log_likelihood/sd": Column("sd of log likelihood"),
     }
-    caption = (
-        "Over the masks of one point, then averaged over points and seeds. The column p is that of "
-        "all masks together, each point's mean taken off, the largest over seeds; the share of "
-        "points counts positive correlations. The last column is how much the log likelihood of a "
-        "label varies over masks: where it hardly does, there is little to learn."
-    )
     paper = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
-    return _table(own, data, "are likelier masks better?", columns, caption, paper)
+    return _table(own, data, "are likelier masks better?", columns, TEXTS["correlations"], paper)
 
 
 def _distances(own: Sequence[Record], data: str) -> content.Bars:
@@ -173,8 +156,7 @@ def _distances(own: Sequence[Record], data: str) -> content.Bars:
         "Manhattan distance per unit",
         list(_DISTANCES.values()),
         [(row.title, row.cells) for row in rows],
-        "Mean mask of the draws of a prediction (20 in the paper). Two predictions of one point "
-        "differ by chance; distances above that are real. ID-GFlowOut draws one mask for all.",
+        TEXTS["distances"],
     )
 
 
@@ -188,13 +170,7 @@ def _information(own: Sequence[Record], data: str) -> Table:
                 f"{name}: units above chance", digits=1, percent=True
             ),
         }
-    caption = (
-        "Mutual information between a unit's bit and the class, estimated from shares, with the "
-        "mean over 99 shufflings of the labels taken off (1 bit is the most there is). Above "
-        "chance: more than with any shuffling, which 1 % of units that know nothing are. The "
-        "posterior is shown the label, a prediction is not."
-    )
-    return _table(own, data, "what masks know about the label", columns, caption)
+    return _table(own, data, "what masks know about the label", columns, TEXTS["information"])
 
 
 def _keep_rates(own: Sequence[Record], data: str) -> Table:
@@ -205,10 +181,7 @@ def _keep_rates(own: Sequence[Record], data: str) -> Table:
         "keep/sd_units": Column("sd over units"),
         **{name: Column(name[len("site/") :]) for name in names if name.startswith("site/")},
     }
-    caption = (
-        "Over all points and draws; sites in the order in which they are run, in a prediction."
-    )
-    return _table(own, data, "share of units that are kept", columns, caption)
+    return _table(own, data, "share of units that are kept", columns, TEXTS["keep_rates"])
 
 
 def _first(own: Sequence[Record], metric: str) -> Any:
@@ -218,11 +191,14 @@ def _first(own: Sequence[Record], metric: str) -> Any:
 
 
 def _scatters(own: Sequence[Record], data: str) -> list[content.Points]:
-    caption = "Masks of some test points, seed 0; each point's mean is taken off."
     title = f"{TITLES[data]}, {sections.TITLES[OURS]}"
     return [
         content.Points(
-            f"{title}: {x} against {y}", x, axis, [content.Series(**one) for one in points], caption
+            f"{title}: {x} against {y}",
+            x,
+            axis,
+            [content.Series(**one) for one in points],
+            TEXTS["scatters"],
         )
         for name, (x, y, axis) in _CORRELATED.items()
         if (points := _first(own, f"scatter/{name}"))
@@ -238,7 +214,7 @@ def _heats(own: Sequence[Record], data: str) -> list[content.Heat]:
             **kept,
             low=0.0,
             high=1.0,
-            caption="Those units that tell most about the class, seed 0.",
+            caption=TEXTS["heats"],
         )
         for name, words in _HEATS.items()
         if (kept := _first(own, f"heat/{name}"))

@@ -57,12 +57,6 @@ PAPER = judged.paper(NAME)
 """AUROC, its error, AUPR, its error against SVHN: Table 3 of the paper."""
 _OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
 _MEASURES: dict[str, Better] = {"auroc": "high", "aupr": "high", "fpr95": "low"}
-_ABOUT = (
-    "Unknown inputs are the positive class and uncertainty is its score: Dempster-Shafer from the "
-    "mean logits of all draws, entropy of the mean probabilities, mutual information between draws "
-    "and class. A network without draws has no mutual information. CIFAR-10 and CIFAR-100 have "
-    "pictures of like things, which makes them harder to tell apart than SVHN is."
-)
 
 
 def work(run: Run, context: Context) -> Result:
@@ -112,7 +106,7 @@ def section(records: Sequence[Record]) -> Section:
             Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}") for other in others
         ]
 
-    return images.by_data(records, DATA, _ABOUT, describe, claims(records))
+    return images.by_data(records, DATA, NAME, describe, claims(records))
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:

@@ -32,6 +32,7 @@ from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, DATA, SAME, SEVERITIES, SHIFTS, TITLES
 
 NAME = "robustness"
+TEXTS = judged.entry(f"{NAME}.texts")
 PAPER = judged.paper(NAME)
 """Accuracy on clean and rotated images, Table 1 of the paper."""
 _DATA = {"smoke": DATA[:2], "cpu": DATA, "paper": DATA}
@@ -62,7 +63,7 @@ def section(records: Sequence[Record]) -> Section:
     there = sections.present(records, DATA)
     blocks: list[Block] = []
     if there:
-        blocks.append(Text([*(images.setting(records, data) for data in there), *_ABOUT]))
+        blocks.append(Text([*(images.setting(records, data) for data in there), *TEXTS["about"]]))
     compared = []
     for data in there:
         blocks += [table(records, data), *shown_pictures(records, data)]
@@ -189,15 +190,6 @@ def _reach(records: Sequence[Record]) -> str:
             parts.append(f"{TITLES[data]} {100 * mean:.0f} % (the paper's: {100 * theirs:.0f} %)")
     return f" Clean accuracy of MC dropout: {', '.join(parts)}." if parts else ""
 
-
-_ABOUT = (
-    "Every arm had the same number of trials (learning rate and one option of its own), scored by "
-    "NLL on validation data; trials may use fewer images and epochs than the runs. All arms and "
-    "seeds see the same test images with the same angles, flakes and noise.",
-    "The paper corrupts CIFAR alone and reports accuracy; corrupted MNIST, NLL, ECE, the network "
-    "without dropout, the ensemble, GFlowOut + ID and the control with β = 0 are additions. Its "
-    "corruption curves are pictures without numbers, so none stand beside ours.",
-)
 
 STUDY = Study(
     name=NAME,
