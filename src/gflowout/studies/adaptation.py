@@ -21,15 +21,14 @@ from gflowout.app.tasks import Part, Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.core.random import generator
-from gflowout.runs import Context, Result, Run
+from gflowout.runs import Context, Run
 from gflowout.studies import images, robustness
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import judge
-from gflowout.studies.framework.content import Block, Curves, Section, Table
+from gflowout.studies.framework.content import Block, Section, Table
 from gflowout.studies.framework.sections import Compared, share
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
-from gflowout.studies.images import CIFAR, TITLES
-from gflowout.studies.models import Fitted
+from gflowout.studies.images import CIFAR, TITLES, Fitted
 from gflowout.training import fit
 
 NAME = "adaptation"
@@ -40,27 +39,19 @@ _OPTIONS: dict[str, Options] = {
     "smoke": {"points": [9, 18], "test": 20, "finetune": {"fit.epochs": 1, "rate": 0.3}},
     # All numbers of points together are 15,000: one pass over each costs half of the training.
     "cpu": {
-        "points": list(POINTS),
-        "test": 600,
-        "finetune": {"fit.epochs": 1, "rate": 0.3},
-        "data.limit": 9000,
-        "fit.epochs": 3,
+        "points": list(POINTS), "test": 600, "finetune": {"fit.epochs": 1, "rate": 0.3},
+        "data.limit": 9000, "fit.epochs": 3,
     },
     "paper": {
-        "points": list(POINTS),
-        "test": 10000,
+        "points": list(POINTS), "test": 10000,
         "finetune": {"fit.epochs": 50, "fit.patience": 10, "rate": 0.1},
     },
-}
+}  # fmt: skip
 """``rate``: learning rate of the fine-tuning, as a share of that of the training."""
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network trained on noisy labels and fine-tuned on some clean points."""
-    return images.trial_or(adapted, run, context)
-
-
-def adapted(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """Scores before fine-tuning, and after it on each number of clean points.
 
     Options: ``points``, numbers of clean points; ``finetune``, changes of the configuration;
@@ -117,11 +108,6 @@ def _member(
     return model.to(next(start.parameters()).device)
 
 
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, _DATA[preset])
-
-
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on CIFAR."""
     data = _DATA[preset]
@@ -136,7 +122,9 @@ def section(records: Sequence[Record]) -> Section:
         sizes = _sizes(records, data)
         what = f"accuracy on {TITLES[data]} after fine-tuning, mean over numbers of points"
         compared = Compared(data, _after(sizes), what, percent=True)
-        return [_table(records, data, sizes), *_curves(records, data, sizes)], [compared]
+        points = {size: f"points-{size}" for size in (0, *sizes)}
+        curves = robustness.metric_curves(records, data, TITLES[data], "clean points", points)
+        return [_table(records, data, sizes), *curves], [compared]
 
     there = sections.present(records, CIFAR) or CIFAR
     experiments = {TITLES[data]: (data, _after(_sizes(records, data)) or "none") for data in there}
@@ -164,16 +152,6 @@ def _table(records: Sequence[Record], data: str, sizes: Sequence[int]) -> Table:
     return Table(TITLES[data], "Method", [*map(share, titles)], rows, "Accuracy.")
 
 
-def _curves(records: Sequence[Record], data: str, sizes: Sequence[int]) -> list[Curves]:
-    plots = []
-    for metric, (title, percent) in robustness.METRICS.items():
-        names = {points: f"points-{points}/{metric}" for points in (0, *sizes)}
-        lines = sections.lines(records, data, names)
-        about = f"{TITLES[data]}: {title}"
-        plots.append(Curves(about, "clean points", title, lines, percent=percent))
-    return plots
-
-
 STUDY = Study(
     name=NAME,
     title="Adaptation after noisy labels",
@@ -183,5 +161,5 @@ STUDY = Study(
     work="gflowout.studies.adaptation:work",
     runs=runs,
     section=section,
-    tuning=tuning,
+    tuning=lambda preset: images.tuning(preset, _DATA[preset]),
 )

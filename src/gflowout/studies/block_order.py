@@ -17,18 +17,13 @@ from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, TITLES
 from gflowout.studies.robustness import work
 
-__all__ = ["STUDY", "runs", "section", "tuning", "work"]
+__all__ = ["STUDY", "runs", "section", "work"]
 
 NAME = "block-order"
 _DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
 """Two hours of CIFAR-100 more are not in "cpu"."""
 _FEWER = {"test": 600, "corrupted": 200}
 """Test images of "cpu": fewer than in robustness, of which this is a side line."""
-
-
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, _DATA[preset])
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
@@ -61,6 +56,6 @@ STUDY = Study(
     work="gflowout.studies.block_order:work",
     runs=runs,
     section=section,
-    tuning=tuning,
-    needs=images.with_frost,
+    tuning=lambda preset: images.tuning(preset, _DATA[preset]),
+    needs=robustness.with_frost,
 )

@@ -21,7 +21,8 @@ from gflowout.app.preprocess import Target
 from gflowout.app.tasks import Part, Task
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import clinical_scores, models
+from gflowout.studies import clinical_scores
+from gflowout.studies import images as models
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials

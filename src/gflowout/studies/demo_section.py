@@ -197,28 +197,18 @@ def sections(runs: Sequence[Run]) -> dict[str, Section]:
         "others": BARS - 1,
         "draws": demo.DRAWS,
     }
-    plots: dict[str, tuple[str, Sequence[Block]]] = {
-        "When it says 90 %, is it right 90 % of the time?": (
-            "reliability",
-            [_reliability(runs, method) for method in demo.METHODS],
-        ),
-        "Does it notice what it has never seen?": (
-            "entropy",
-            [_entropies(runs, method) for method in demo.METHODS],
-        ),
-        "Turning the digits": (
-            "angles",
-            [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
-        ),
-        "The hardest digits": ("hardest", _hardest(first)),
+    blocks: dict[str, Sequence[Block]] = {
+        "examples": [_examples(first[0])],
+        "reliability": [_reliability(runs, method) for method in demo.METHODS],
+        "entropy": [_entropies(runs, method) for method in demo.METHODS],
+        "angles": [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
+        "hardest": _hardest(first),
     }
-    return {
-        "What the networks saw": Section(blocks=[_examples(first[0])]),
-        **{
-            title: Section(blocks=[content.Text([TEXTS[name].format(**values)]), *blocks])
-            for title, (name, blocks) in plots.items()
-        },
-    }
+    page = {}
+    for name, (title, *texts) in entry("demo.sections").items():
+        paragraphs = [content.Text([text.format(**values)]) for text in texts]
+        page[title] = Section(blocks=[*paragraphs, *blocks[name]])
+    return page
 
 
 def _examples(run: Run) -> content.Pictures:

@@ -1,4 +1,4 @@
-"""What the studies on images share: their sizes, runs and trials, shifted images and scores.
+"""What the studies on images share: sizes, runs and trials, trained models, shifts and scores.
 
 Robustness, out-of-distribution detection and masks use the same configurations, so that a model of
 one serves the others; block order and adaptation change them and train their own.
@@ -6,30 +6,35 @@ one serves the others; block order and adaptation change them and train their ow
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import io
+import functools
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gflowout.app import config as configs
 from gflowout.app import evaluation as scores
-from gflowout.app.tasks import Part
-from gflowout.core import optional
+from gflowout.app import run as pipeline
+from gflowout.app.config import Config
+from gflowout.app.preprocess import Problem
+from gflowout.app.tasks import Part, Task
 from gflowout.core.atomic_io import write_file
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.model import MaskedModel
 from gflowout.core.text import counted
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
-from gflowout.runs import Context, Result, Run
-from gflowout.studies import models
+from gflowout.runs import Context, Result, Run, locks
+from gflowout.runs.values import canonical
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Claim, Section, Text
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed, sources
-from gflowout.studies.models import Fitted
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed
 
 CIFAR = ("cifar10", "cifar100")
 DATA = ("mnist", *CIFAR)
@@ -43,11 +48,14 @@ ROTATED = "rotated"
 SAME = "unshifted"
 """Clean scores of the images that were corrupted: severity 0."""
 
-STORE = "shifts"
-"""Folder of the shifted images, beside the folders of the runs."""
+SHIFTED, STORE = "shifts", "models"
+"""Folders of shifted images and of trained models, beside the folders of the runs: they live and
+die with them, and on a cluster they are on the file system that the runs share."""
 BATCH = 250
 _SEED = 0
 """Of test subsets and shifts: the same images for every arm and seed."""
+_APART = 1000
+"""Between the seeds of an ensemble's members; the first member is the single network."""
 
 # Sizes of "cpu", from steps that were timed on one core at 2.8 GHz. On MNIST an image costs 0.04 to
 # 0.18 ms per epoch, so all 60,000 and nine seeds fit. On CIFAR a ResNet-18 of width 8 (of 64)
@@ -189,15 +197,84 @@ def _run(
     return Run(study, arm.label, data, seed, {**base(preset, data, arm), **changes, **shared})
 
 
-def with_frost(run: Run) -> list[str]:
-    """Names of the data sets that a run of :func:`curves` reads, or a trial."""
-    return sources(run) if run.study == TUNING else [*sources(run), "frost"]
+# Trained models: each is trained once for all runs and studies that need it
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What an arm has learned: a model or an ensemble, with the configuration of each member.
+
+    ``epochs`` has the numbers of every epoch of the first member; ``facts`` are ``epochs_trained``,
+    ``best_epoch`` and ``parameters``, over all members where they add up.
+    """
+
+    model: MaskedModel | Ensemble
+    problem: Problem
+    task: Task
+    epochs: list[Mapping[str, Any]]
+    facts: dict[str, float]
+    configs: list[Config] = field(default_factory=list)
+
+
+def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int) -> Config:
+    """The configuration of an arm: that of all arms, by dotted key, and what was tuned.
+
+    Examples:
+        >>> from gflowout.studies.framework.arms import ARMS
+        >>> config = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
+        >>> config.method.name, config.method.options, config.fit.lr, config.seed
+        ('gflowout', {'beta': 0.0}, 0.01, 3)
+    """
+    values = {**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed}
+    return configs.from_flat(values)
+
+
+def fitted(
+    arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int, context: Context
+) -> Fitted:
+    """Train an arm with :func:`settings`, or take what an earlier run has trained."""
+    wanted = [settings(arm, base, tuned, seed + _APART * place) for place in range(arm.members)]
+    members: list[pipeline.Trained] = []
+    for config in wanted:
+        # With a seed of their own, data are the same for all members: read them once.
+        task = members[0].task if members and config.data.seed is not None else None
+        members.append(_train(config, context, task))
+    first = members[0]
+    assert first.task is not None
+    assert first.result is not None
+    facts = {
+        "epochs_trained": float(sum(len(m.result.history) for m in members if m.result)),
+        "best_epoch": float(first.result.best_epoch),
+        "parameters": float(sum(p.numel() for m in members for p in m.model.parameters())),
+    }
+    model = first.model if arm.members == 1 else Ensemble([m.model for m in members])
+    return Fitted(model, first.problem, first.task, list(first.result.history), facts, wanted)
+
+
+def dotted(run: Run) -> dict[str, Any]:
+    """The part of a run's options that is a configuration."""
+    return {key: value for key, value in run.options.items() if "." in key}
+
+
+def folder_of(wanted: Config, context: Context) -> Path:
+    """Where the model of a configuration is kept."""
+    values = {key: v for key, v in configs.flat(wanted).items() if key != "data.directory"}
+    digest = hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
+    return context.folder.parent / STORE / f"{wanted.method.name}-s{wanted.seed}-{digest}"
+
+
+def _train(wanted: Config, context: Context, task: Task | None) -> pipeline.Trained:
+    folder = folder_of(wanted, context)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Another run may be training the same model: then it is done when the lock is free.
+    with locks.hold(folder / ".wanted.lock", wait=True):
+        return pipeline.train(wanted, folder, progress=False, report=context.progress, task=task)
 
 
 def trained(run: Run, context: Context) -> Fitted:
     """The model of a run: trained now, or found in the store; options with a dot configure it."""
     arm, tuned = ARMS[run.method], run.options["tuned"]
-    return models.fitted(arm, models.dotted(run), tuned, run.seed, context)
+    return fitted(arm, dotted(run), tuned, run.seed, context)
 
 
 def trial(run: Run, context: Context) -> Result:
@@ -205,24 +282,29 @@ def trial(run: Run, context: Context) -> Result:
 
     Of an ensemble one member is trained: what is good for it is good for all.
     """
-    single = dataclasses.replace(ARMS[run.method], members=1)
-    fitted = models.fitted(single, models.dotted(run), run.options["tuned"], run.seed, context)
+    arm = replace(ARMS[run.method], members=1)
+    single = fitted(arm, dotted(run), run.options["tuned"], run.seed, context)
     return {
-        "metrics": scored(answer(fitted, fitted.task.valid, run), fitted, "valid"),
-        "epochs": fitted.epochs,
-        "data": {name: fitted.task.fingerprints[name] for name in ("train", "valid")},
+        "metrics": scored(answer(single, single.task.valid, run), single, "valid"),
+        "epochs": single.epochs,
+        "data": {name: single.task.fingerprints[name] for name in ("train", "valid")},
     }
 
 
-def trial_or(
-    test: Callable[[Run, Fitted, Context], dict[str, Any]], run: Run, context: Context
-) -> Result:
-    """A trial, or a run: train the model and add what a function measures on test data."""
-    if run.study == TUNING:
-        return trial(run, context)
-    fitted = trained(run, context)
-    metrics = {**fitted.facts, **test(run, fitted, context)}
-    return {"metrics": metrics, "epochs": fitted.epochs, "data": fitted.task.fingerprints}
+def after_training(
+    measure: Callable[[Run, Fitted, Context], dict[str, Any]],
+) -> Callable[[Run, Context], Result]:
+    """Make the work of a study from what is measured on test data; trials need nothing of it."""
+
+    @functools.wraps(measure)
+    def work(run: Run, context: Context) -> Result:
+        if run.study == TUNING:
+            return trial(run, context)
+        model = trained(run, context)
+        metrics = {**model.facts, **measure(run, model, context)}
+        return {"metrics": metrics, "epochs": model.epochs, "data": model.task.fingerprints}
+
+    return work
 
 
 def answer(fitted: Fitted, part: Part, run: Run) -> scores.Answers:
@@ -253,7 +335,7 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
     from safetensors.torch import load, save
 
     digest = Part(images, images[:, 0, 0, 0]).fingerprint().removeprefix("sha256:")[:16]
-    path = context.folder.parent / STORE / f"{shift}-{severity}-{digest}.safetensors"
+    path = context.folder.parent / SHIFTED / f"{shift}-{severity}-{digest}.safetensors"
     if path.is_file():
         try:
             return load(path.read_bytes())["images"]
@@ -274,68 +356,6 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
 def scored(answers: scores.Answers, fitted: Fitted, name: str) -> dict[str, float]:
     """Metrics of answers, under the name of what was asked."""
     return prefixed(name, scores.measure(fitted.problem.target, answers))
-
-
-def curves(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
-    """Scores of clean, rotated and corrupted test images.
-
-    Options: ``test`` and ``corrupted``, how many images are scored clean and rotated, and at each
-    severity of each corruption.
-    """
-    few = run.options["corrupted"]
-    part = subset(fitted.task.part("test"), few, run.options["test"])
-    clean = answer(fitted, part, run)
-    metrics: dict[str, Any] = scored(clean, fitted, "clean")
-    metrics |= scored({name: values[:few] for name, values in clean.items()}, fitted, SAME)
-    turned = dataclasses.replace(part, x=shifted(part.x, ROTATED, 0, fitted, context))
-    metrics |= scored(answer(fitted, turned, run), fitted, ROTATED)
-    kinds = [(shift, severity) for shift in SHIFTS for severity in SEVERITIES]
-    for place, (shift, severity) in enumerate(kinds):
-        context.progress(place, len(kinds), f"{shift} {severity}")
-        images = shifted(part.x[:few], shift, severity, fitted, context)
-        answers = answer(fitted, Part(images, part.y[:few]), run)
-        metrics |= scored(answers, fitted, f"{shift}-{severity}")
-    if run.method == "gflowout" and run.seed == 0:
-        mixed = torch.cat([part.x[:60], turned.x[60:120]])
-        metrics["pictures"] = pictures(fitted, Part(mixed, part.y[:120]), run)
-        metrics["classes"] = list(fitted.problem.target.classes)
-    return metrics
-
-
-def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[str, Any]]:
-    """Some images with their predictions, at equal steps in the order of their entropy.
-
-    Returns the fields of :class:`gflowout.studies.framework.content.Picture`.
-    """
-    x, y = whole_batch(fitted, part)
-    generator = torch.Generator().manual_seed(run.seed)
-    pred = fitted.model.predict(x, samples=run.options["samples"], generator=generator)
-    mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
-    spread = pred.samples.std(0, correction=0).cpu()
-    order = entropy.argsort()
-    chosen = order[torch.linspace(0, len(order) - 1, min(count, len(order))).round().long()]
-    classes = fitted.problem.target.classes
-    return [
-        {
-            "png": png(part.x[row]),
-            "title": classes[int(y[row])],
-            "probabilities": rounded(mean[row]),
-            "spread": rounded(spread[row]),
-            "uncertainty": round(float(entropy[row]), 4),
-        }
-        for row in chosen.tolist()
-    ]
-
-
-def png(image: Tensor) -> str:
-    """An image, uint8 [C, H, W], as base64 of a PNG."""
-    pillow = optional.require("PIL.Image", extra="data", purpose="pictures of a report")
-    array = image.permute(1, 2, 0).numpy()
-    stream = io.BytesIO()
-    pillow.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(
-        stream, "PNG", optimize=True
-    )
-    return base64.b64encode(stream.getvalue()).decode()
 
 
 def rounded(values: Tensor, digits: int = 4) -> list[float]:

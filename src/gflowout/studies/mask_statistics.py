@@ -22,7 +22,7 @@ from gflowout.core.optional import require
 from gflowout.runs import Context, Run
 from gflowout.studies import images
 from gflowout.studies.framework.study import prefixed
-from gflowout.studies.models import Fitted
+from gflowout.studies.images import Fitted
 
 SHARED = ("id-gflowout",)
 """Methods that draw one mask for all points."""
@@ -125,7 +125,8 @@ def correlate(first: Tensor, second: Tensor) -> Correlation:
     both = both[:, :, (both.amax(1) > both.amin(1)).all(0)]
     _, masks, points = both.shape
     if masks < 3 or not points:
-        return Correlation(*[math.nan] * 5, points=points, masks=masks)
+        nan = math.nan
+        return Correlation(nan, nan, nan, nan, nan, points, masks)
     stats = require("scipy.stats", extra="studies", purpose="a correlation")
     r = _pearson(*both)
     rho = _pearson(*torch.from_numpy(stats.rankdata(both.numpy(), axis=1)))
@@ -249,7 +250,8 @@ def _entropy(keep: Tensor) -> Tensor:
 # Of a trained network
 
 
-def measured(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """Distances, information about the label and correlation with the reward."""
     test = images.subset(fitted.task.part("test"), run.options["scored"], run.options["points"])
     context.progress(0, 3, "distances")

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflowout.runs import Context, Result, Run
-from gflowout.studies import images, robustness
+from gflowout.runs import Run
+from gflowout.studies import images
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import counted, entry
 from gflowout.studies.framework.content import PAPER, Cell, Column, Row, Section, Table
@@ -20,7 +20,9 @@ from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Comparison, by_seed, pair
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
 from gflowout.studies.images import TITLES
-from gflowout.studies.mask_statistics import measured
+from gflowout.studies.mask_statistics import work
+
+__all__ = ["STUDY", "runs", "section", "work"]
 
 NAME = "masks"
 DATA = ("mnist", "cifar10")
@@ -43,19 +45,13 @@ the first are ``samples``, 20 as in the paper."""
 
 def tuning(preset: str) -> list[Run]:
     """The trials of the robustness study, of the arms that have masks."""
-    trials = robustness.tuning(preset)
-    return [run for run in trials if run.data in DATA and run.method in ARMS]
+    return [run for run in images.tuning(preset, DATA) if run.method in ARMS]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """A run of each arm and seed, on the models of the robustness study."""
     every_arm = images.runs(NAME, preset, chosen, DATA, dict.fromkeys(DATA, SIZES[preset]))
     return [run for run in every_arm if run.method in ARMS]
-
-
-def work(run: Run, context: Context) -> Result:
-    """A trial, or the statistics of one trained network."""
-    return images.trial_or(measured, run, context)
 
 
 # What the report says
@@ -161,7 +157,7 @@ def _distances(own: Sequence[Record], data: str) -> content.Bars:
 
 
 def _information(own: Sequence[Record], data: str) -> Table:
-    columns = {}
+    columns: dict[str, Column] = {}
     for name in _HEATS:
         columns |= {
             f"information/{name}": Column(f"{name}: mean bits", digits=4),

@@ -15,26 +15,23 @@ import torch
 from gflowout.app import evaluation
 from gflowout.app.tasks import Part
 from gflowout.core import metrics
-from gflowout.runs import Context, Result, Run
+from gflowout.runs import Context, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.content import Better, Cell, Claim, Column, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.study import Chosen, Record, Study
-from gflowout.studies.images import CIFAR, DATA, TITLES
-from gflowout.studies.models import Fitted
+from gflowout.studies.images import CIFAR, DATA, TITLES, Fitted
 
 NAME = "ood"
 UNKNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "smoke": {"mnist": ("notmnist",), "cifar100": ("cifar10",)},
     "cpu": {"mnist": ("notmnist",), "cifar10": ("cifar100",), "cifar100": ("cifar10",)},
     "paper": {
-        "mnist": ("notmnist",),
-        "cifar10": ("svhn", "cifar100"),
-        "cifar100": ("svhn", "cifar10"),
+        "mnist": ("notmnist",), "cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")
     },
-}
+}  # fmt: skip
 """By preset and data what a model is tested against. SVHN is not in "cpu": it is not on every disk,
 and the runs of a preset are fixed."""
 SCORES = {
@@ -42,29 +39,14 @@ SCORES = {
     "entropy": "entropy",
     "mutual_information": "mutual information",
 }
-_SEEDS = {
-    "smoke": {"mnist": 1, "cifar100": 1},
-    "cpu": {"mnist": 5, "cifar10": 5, "cifar100": 5},
-    "paper": {"mnist": 5, "cifar10": 5, "cifar100": 5},
-}
-_SIZES = {
-    "smoke": {"mnist": 40, "cifar10": 20, "cifar100": 20},
-    "cpu": {"mnist": 10000, "cifar10": 1000, "cifar100": 1000},
-    "paper": dict.fromkeys(DATA, 30000),
-}
-"""Images of each side at most."""
 PAPER = judged.paper(NAME)
 """AUROC, its error, AUPR, its error against SVHN: Table 3 of the paper."""
 _OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
 _MEASURES: dict[str, Better] = {"auroc": "high", "aupr": "high", "fpr95": "low"}
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network whose uncertainty is to find inputs of other data."""
-    return images.trial_or(detection, run, context)
-
-
-def detection(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """How well each uncertainty score tells test images from those of other data.
 
     Options: ``against``, names of other data; ``test``, images of each side at most.
@@ -83,16 +65,19 @@ def detection(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     return numbers
 
 
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, UNKNOWN[preset])
-
-
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set."""
     data = UNKNOWN[preset]
-    options = {name: {"against": list(data[name]), "test": _SIZES[preset][name]} for name in data}
-    return images.runs(NAME, preset, chosen, data, options, _SEEDS[preset])
+    sizes = images.scored_images(preset, data)
+    options = {
+        name: {
+            "against": list(others),
+            "test": 30000 if preset == "paper" else sizes[name]["test"],
+        }
+        for name, others in data.items()
+    }
+    seeds = dict.fromkeys(data, 1 if preset == "smoke" else 5)
+    return images.runs(NAME, preset, chosen, data, options, seeds)
 
 
 def section(records: Sequence[Record]) -> Section:
@@ -189,6 +174,6 @@ STUDY = Study(
     work="gflowout.studies.ood:work",
     runs=runs,
     section=section,
-    tuning=tuning,
+    tuning=lambda preset: images.tuning(preset, UNKNOWN[preset]),
 )
 assert tuple(SCORES) == evaluation.UNCERTAINTIES

@@ -7,29 +7,27 @@ accuracy alone: corrupted MNIST, NLL and calibration are ours.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gflowout.runs import Context, Result, Run
+import torch
+from torch import Tensor
+
+from gflowout.app.tasks import Part
+from gflowout.core import optional
+from gflowout.runs import Context, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import LEAST_SEEDS
-from gflowout.studies.framework.content import (
-    Block,
-    Claim,
-    Column,
-    Curves,
-    Picture,
-    Pictures,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Claim, Column, Curves, Pictures, Section, Table
 from gflowout.studies.framework.sections import Compared, share
 from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import Chosen, Record, Study
-from gflowout.studies.images import CIFAR, DATA, SAME, SEVERITIES, SHIFTS, TITLES
+from gflowout.studies.framework.study import TUNING, Chosen, Record, Study, sources
+from gflowout.studies.images import CIFAR, DATA, ROTATED, SAME, SEVERITIES, SHIFTS, TITLES, Fitted
 
 NAME = "robustness"
 TEXTS = judged.entry(f"{NAME}.texts")
@@ -42,14 +40,67 @@ METRICS = {
 """Titles, and whether they are shares."""
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network scored on clean, rotated and corrupted images."""
-    return images.trial_or(images.curves, run, context)
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+    """Scores of clean, rotated and corrupted test images.
+
+    Options: ``test`` and ``corrupted``, how many images are scored clean and rotated, and at each
+    severity of each corruption.
+    """
+    few = run.options["corrupted"]
+    part = images.subset(fitted.task.part("test"), few, run.options["test"])
+    clean = images.answer(fitted, part, run)
+    metrics: dict[str, Any] = images.scored(clean, fitted, "clean")
+    metrics |= images.scored({name: values[:few] for name, values in clean.items()}, fitted, SAME)
+    turned = replace(part, x=images.shifted(part.x, ROTATED, 0, fitted, context))
+    metrics |= images.scored(images.answer(fitted, turned, run), fitted, ROTATED)
+    kinds = [(shift, severity) for shift in SHIFTS for severity in SEVERITIES]
+    for place, (shift, severity) in enumerate(kinds):
+        context.progress(place, len(kinds), f"{shift} {severity}")
+        x = images.shifted(part.x[:few], shift, severity, fitted, context)
+        answers = images.answer(fitted, Part(x, part.y[:few]), run)
+        metrics |= images.scored(answers, fitted, f"{shift}-{severity}")
+    if run.method == "gflowout" and run.seed == 0:
+        mixed = torch.cat([part.x[:60], turned.x[60:120]])
+        metrics["pictures"] = pictures(fitted, Part(mixed, part.y[:120]), run)
+        metrics["classes"] = list(fitted.problem.target.classes)
+    return metrics
 
 
-def tuning(preset: str) -> list[Run]:
-    """Trials of every arm on every data set."""
-    return images.tuning(preset, DATA)
+def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[str, Any]]:
+    """Some images with their predictions, at equal steps in the order of their entropy.
+
+    Returns the fields of :class:`gflowout.studies.framework.content.Picture`.
+    """
+    x, y = images.whole_batch(fitted, part)
+    generator = torch.Generator().manual_seed(run.seed)
+    pred = fitted.model.predict(x, samples=run.options["samples"], generator=generator)
+    mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
+    spread = pred.samples.std(0, correction=0).cpu()
+    order = entropy.argsort()
+    chosen = order[torch.linspace(0, len(order) - 1, min(count, len(order))).round().long()]
+    classes = fitted.problem.target.classes
+    return [
+        {
+            "png": png(part.x[row]),
+            "title": classes[int(y[row])],
+            "probabilities": images.rounded(mean[row]),
+            "spread": images.rounded(spread[row]),
+            "uncertainty": round(float(entropy[row]), 4),
+        }
+        for row in chosen.tolist()
+    ]
+
+
+def png(image: Tensor) -> str:
+    """An image, uint8 [C, H, W], as base64 of a PNG."""
+    pillow = optional.require("PIL.Image", extra="data", purpose="pictures of a report")
+    array = image.permute(1, 2, 0).numpy()
+    stream = io.BytesIO()
+    pillow.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(
+        stream, "PNG", optimize=True
+    )
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
@@ -58,12 +109,19 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     return images.runs(NAME, preset, chosen, data, images.scored_images(preset, data))
 
 
+def with_frost(run: Run) -> list[str]:
+    """Names of the data sets that a run of :func:`work` reads, or a trial."""
+    return sources(run) if run.study == TUNING else [*sources(run), "frost"]
+
+
 def section(records: Sequence[Record]) -> Section:
     """Tables beside the paper's, curves, comparisons and claims."""
     there = sections.present(records, DATA)
-    blocks: list[Block] = []
+    blocks: list[content.Block] = []
     if there:
-        blocks.append(Text([*(images.setting(records, data) for data in there), *TEXTS["about"]]))
+        blocks.append(
+            content.Text([*(images.setting(records, data) for data in there), *TEXTS["about"]])
+        )
     compared = []
     for data in there:
         blocks += [table(records, data), *shown_pictures(records, data)]
@@ -111,14 +169,24 @@ def table(records: Sequence[Record], data: str, paper: bool = True) -> Table:
 
 def severity_curves(records: Sequence[Record], data: str) -> list[Curves]:
     """A plot for each corruption and metric: the metric against the severity, a curve per arm."""
-    made = []
+    plots = []
     for shift, name in SHIFTS.items():
-        for metric, (title, percent) in METRICS.items():
-            names = [f"{SAME}/{metric}", *corrupted(metric, shift)]
-            lines = sections.lines(records, data, dict(enumerate(names)))
-            about = f"{TITLES[data]}, {name}: {title}"
-            made.append(Curves(about, "severity", title, lines, percent=percent))
-    return [plot for plot in made if plot.series]
+        severities = {0: SAME, **{severity: f"{shift}-{severity}" for severity in SEVERITIES}}
+        about = f"{TITLES[data]}, {name}"
+        plots += metric_curves(records, data, about, "severity", severities)
+    return plots
+
+
+def metric_curves(
+    records: Sequence[Record], data: str, about: str, x: str, scored: Mapping[int, str]
+) -> list[Curves]:
+    """A plot for each metric, a curve per arm; ``scored`` has the name of what was scored by x."""
+    plots = []
+    for metric, (title, percent) in METRICS.items():
+        names = {place: f"{name}/{metric}" for place, name in scored.items()}
+        lines = sections.lines(records, data, names)
+        plots.append(Curves(f"{about}: {title}", x, title, lines, percent=percent))
+    return [plot for plot in plots if plot.series]
 
 
 def shown_pictures(records: Iterable[Record], data: str) -> list[Pictures]:
@@ -132,7 +200,7 @@ def shown_pictures(records: Iterable[Record], data: str) -> list[Pictures]:
                 "probabilities, with their standard deviation over the draws."
             )
             title = f"{TITLES[data]}: from certain to uncertain"
-            shown = [Picture(**fields) for fields in kept]
+            shown = [content.Picture(**fields) for fields in kept]
             return [Pictures(title, record["metrics"]["classes"], shown, caption)]
     return []
 
@@ -200,6 +268,6 @@ STUDY = Study(
     work="gflowout.studies.robustness:work",
     runs=runs,
     section=section,
-    tuning=tuning,
-    needs=images.with_frost,
+    tuning=lambda preset: images.tuning(preset, DATA),
+    needs=with_frost,
 )
