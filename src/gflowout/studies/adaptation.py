@@ -27,27 +27,12 @@ from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import judge
 from gflowout.studies.framework.content import Block, Section, Table
 from gflowout.studies.framework.sections import Compared, share
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, TITLES, Fitted
 from gflowout.training import fit
 
 NAME = "adaptation"
 NOISE = 0.3
-POINTS = (1000, 2000, 4000, 8000)
-_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
-_OPTIONS: dict[str, Options] = {
-    "smoke": {"points": [9, 18], "test": 20, "finetune": {"fit.epochs": 1, "rate": 0.3}},
-    # All numbers of points together are 15,000: one pass over each costs half of the training.
-    "cpu": {
-        "points": list(POINTS), "test": 600, "finetune": {"fit.epochs": 1, "rate": 0.3},
-        "data.limit": 9000, "fit.epochs": 3,
-    },
-    "paper": {
-        "points": list(POINTS), "test": 10000,
-        "finetune": {"fit.epochs": 50, "fit.patience": 10, "rate": 0.1},
-    },
-}  # fmt: skip
-"""``rate``: learning rate of the fine-tuning, as a share of that of the training."""
 
 
 @images.after_training
@@ -110,9 +95,9 @@ def _member(
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on CIFAR."""
-    data = _DATA[preset]
-    own = {"data.label_noise": NOISE, **_OPTIONS[preset]}
-    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, own))
+    data = images.ONE_CIFAR[preset]
+    options = {"data.label_noise": NOISE, **images.PRESETS[NAME][preset]}
+    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, options))
 
 
 def section(records: Sequence[Record]) -> Section:
@@ -161,5 +146,5 @@ STUDY = Study(
     work="gflowout.studies.adaptation:work",
     runs=runs,
     section=section,
-    tuning=lambda preset: images.tuning(preset, _DATA[preset]),
+    tuning=lambda preset: images.tuning(preset, images.ONE_CIFAR[preset]),
 )

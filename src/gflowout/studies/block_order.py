@@ -20,8 +20,6 @@ from gflowout.studies.robustness import work
 __all__ = ["STUDY", "runs", "section", "work"]
 
 NAME = "block-order"
-_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
-"""Two hours of CIFAR-100 more are not in "cpu"."""
 _FEWER = {"test": 600, "corrupted": 200}
 """Test images of "cpu": fewer than in robustness, of which this is a side line."""
 
@@ -29,8 +27,8 @@ _FEWER = {"test": 600, "corrupted": 200}
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm with the second order."""
     own = {"backbone.order": "bn-conv", **(_FEWER if preset == "cpu" else {})}
-    options = images.scored_images(preset, _DATA[preset], **own)
-    return images.runs(NAME, preset, chosen, _DATA[preset], options)
+    options = images.scored_images(preset, images.ONE_CIFAR[preset], **own)
+    return images.runs(NAME, preset, chosen, images.ONE_CIFAR[preset], options)
 
 
 def section(records: Sequence[Record]) -> Section:
@@ -56,6 +54,6 @@ STUDY = Study(
     work="gflowout.studies.block_order:work",
     runs=runs,
     section=section,
-    tuning=lambda preset: images.tuning(preset, _DATA[preset]),
+    tuning=lambda preset: images.tuning(preset, images.ONE_CIFAR[preset]),
     needs=robustness.with_frost,
 )

@@ -28,6 +28,7 @@ from gflowout.studies.framework.claims import entry, template
 from gflowout.studies.framework.content import Cell, Section
 from gflowout.studies.framework.statistics import by_seed
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.images import PRESETS
 
 NAME = "cost"
 ALL = "all"
@@ -60,20 +61,8 @@ LEAST = 2
 ALONE = 0.9
 """Least share of its core that a run should have had."""
 
-SIZES: dict[str, dict[str, Options]] = {
-    "smoke": {
-        "mlp": {"batch": 16, "rounds": 2, "draws": 5},
-        "resnet18": {"batch": 2, "rounds": 1, "draws": 2, "width": 2},
-    },
-    "cpu": {
-        "mlp": {"batch": 128, "rounds": 50, "draws": 20},
-        "resnet18": {"batch": 32, "rounds": 8, "draws": 20, "width": 16},
-    },
-    "paper": {
-        "mlp": {"batch": 128, "rounds": 200, "draws": 20},
-        "resnet18": {"batch": 128, "rounds": 20, "draws": 20, "width": 64},
-    },
-}
+SIZES = PRESETS[NAME]
+"""By preset and network: batch, rounds of the timing, draws of a prediction, width."""
 SEEDS = {"smoke": 1, "cpu": 3, "paper": 5}
 """Processes: what changes from one to the next is not seen within one."""
 
@@ -211,15 +200,14 @@ def _preface(records: Sequence[Record]) -> list[str]:
 
 
 def _paper(pairs: Sequence[tuple[str, str]]) -> list[content.Row]:
-    """What the paper says of ResNet."""
-    rows = []
-    for label in (REFERENCE, *LEARNED):
-        times = {("train", "resnet18"): "about 2", ("predict", "resnet18"): "alike"}
-        if label == REFERENCE:
-            times = {("train", "resnet18"): "1"}
-        cells = [Cell(text=times.get(pair, sections.NONE)) for pair in pairs]
-        rows.append(content.Row(TITLES[label], cells, content.PAPER))
-    return rows
+    """What the paper says of ResNet-18."""
+    learned = {("train", "resnet18"): "about 2", ("predict", "resnet18"): "alike"}
+    times = {REFERENCE: {("train", "resnet18"): "1"}, **dict.fromkeys(LEARNED, learned)}
+    cells = {
+        label: [Cell(text=own.get(pair, sections.NONE)) for pair in pairs]
+        for label, own in times.items()
+    }
+    return sections.paper_rows(cells, TITLES)
 
 
 def _findings(records: Sequence[Record], networks: Sequence[str]) -> list[str]:

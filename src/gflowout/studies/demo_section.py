@@ -29,7 +29,7 @@ from gflowout.studies.framework.sections import cell
 from gflowout.studies.framework.statistics import mean_error
 
 require("torchmetrics", extra="demo", purpose="gflowout demo")
-plots = require("matplotlib.image", extra="demo", purpose="gflowout demo")
+image_file = require("matplotlib.image", extra="demo", purpose="gflowout demo")
 
 METRICS = {
     "accuracy": Column("test acc. %", "high", 1, percent=True),
@@ -170,15 +170,9 @@ def _phrase(comparison: statistics.Comparison, column: Column) -> str:
 
 def describe(settings: Settings, seconds: float) -> list[str]:
     """What was measured, how, and with how many runs."""
-    values = {
-        "draws": demo.DRAWS,
-        "bins": BINS,
-        "seeds": counted(settings.seeds, "seed"),
-        "epochs": settings.epochs,
-        "seconds": seconds,
-        "cores": os.cpu_count(),
-    }
-    lines = [line.format(**values) for line in TEXTS["notes"]]
+    seeds, cores = counted(settings.seeds, "seed"), os.cpu_count()
+    values = {"draws": demo.DRAWS, "bins": BINS, "seeds": seeds, "epochs": settings.epochs}
+    lines = [line.format(**values, seconds=seconds, cores=cores) for line in TEXTS["notes"]]
     if settings.quick:
         lines.append(TEXTS["quick"])
     return lines
@@ -190,13 +184,8 @@ def describe(settings: Settings, seconds: float) -> list[str]:
 def sections(runs: Sequence[Run]) -> dict[str, Section]:
     """The page's plots and pictures, by title of the section."""
     first = [run for run in runs if run.seed == runs[0].seed]
-    values = {
-        "few": FEW,
-        "seeds": counted(len({run.seed for run in runs}), "seed"),
-        "seed": first[0].seed,
-        "others": BARS - 1,
-        "draws": demo.DRAWS,
-    }
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    values = {"few": FEW, "seeds": seeds, "seed": first[0].seed, "others": BARS - 1}
     blocks: dict[str, Sequence[Block]] = {
         "examples": [_examples(first[0])],
         "reliability": [_reliability(runs, method) for method in demo.METHODS],
@@ -206,7 +195,7 @@ def sections(runs: Sequence[Run]) -> dict[str, Section]:
     }
     page = {}
     for name, (title, *texts) in entry("demo.sections").items():
-        paragraphs = [content.Text([text.format(**values)]) for text in texts]
+        paragraphs = [content.Text([text.format(**values, draws=demo.DRAWS)]) for text in texts]
         page[title] = Section(blocks=[*paragraphs, *blocks[name]])
     return page
 
@@ -317,5 +306,5 @@ def png(images: NDArray[np.float32]) -> str:
     strip = np.concatenate(list(tiles), 1)[:, :-1]
     grey, alpha = np.nan_to_num(strip), ~np.isnan(strip)
     buffer = io.BytesIO()
-    plots.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
+    image_file.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
     return base64.b64encode(buffer.getvalue()).decode()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -57,80 +59,19 @@ _SEED = 0
 _APART = 1000
 """Between the seeds of an ensemble's members; the first member is the single network."""
 
-# Sizes of "cpu", from steps that were timed on one core at 2.8 GHz. On MNIST an image costs 0.04 to
-# 0.18 ms per epoch, so all 60,000 and nine seeds fit. On CIFAR a ResNet-18 of width 8 (of 64)
-# takes 1.7 to 3.9 ms per image and epoch and 8 ms for 20 draws: all arms together 27 and 61 ms.
-# 5,400 training images (adaptation, which needs 8,000, has its own number), 4 epochs and 5 seeds
-# are what about three hours on two cores leave room for.
-_NETWORKS: dict[str, dict[str, Options]] = {
-    "smoke": {
-        "mnist": {"data.limit": 200, "data.batch_size": 90, "fit.epochs": 1},
-        "cifar": {
-            "data.limit": 40, "data.batch_size": 18, "backbone.width": 2, "fit.epochs": 1,
-            "fit.valid_samples": 1,
-        },
-    },
-    "cpu": {
-        "mnist": {"data.batch_size": 200, "fit.epochs": 8, "fit.schedule": "cosine"},
-        "cifar": {
-            "data.limit": 6000, "data.batch_size": 50, "backbone.width": 8, "fit.epochs": 4,
-            "fit.schedule": "cosine", "fit.valid_samples": 3,
-        },
-    },
-    # The paper names networks, seeds, draws, temperature and early stopping; optimisers and
-    # schedules are those of the published programs and of common practice.
-    "paper": {
-        "mnist": {
-            "data.batch_size": 100, "fit.epochs": 100, "fit.patience": 10, "fit.log_z_lr": 0.1
-        },
-        "cifar": {
-            "data.batch_size": 128, "data.augment": True, "backbone.width": 64,
-            "fit.epochs": 200, "fit.optimizer": "sgd", "fit.schedule": "milestones",
-            "fit.milestones": [0.3, 0.6, 0.8], "fit.gamma": 0.2, "fit.patience": 40,
-            "fit.log_z_lr": 0.1,
-        },
-    },
-}  # fmt: skip
-_TRIALS: dict[tuple[str, str], Options] = {
-    ("cpu", "mnist"): {"data.limit": 20000, "fit.epochs": 6},
-    ("cpu", "cifar"): {"data.limit": 1800, "fit.epochs": 3},
-    ("paper", "cifar"): {"fit.epochs": 60, "fit.patience": 20},
-}
-"""How trials differ: fewer images and epochs where the whole would cost too much."""
-_RATES: dict[str, dict[str, tuple[float, ...]]] = {
-    "smoke": {"mnist": (1e-3,), "cifar": (3e-3,)},
-    "cpu": {"mnist": (1e-3, 3e-3), "cifar": (2e-3, 6e-3)},
-    "paper": {"mnist": (3e-4, 1e-3, 3e-3), "cifar": (0.02, 0.05, 0.1)},
-}
-_OWN = {"smoke": 1, "cpu": 3, "paper": 3}
-_SCORED: dict[str, dict[str, tuple[int, int]]] = {
-    "smoke": {"mnist": (40, 20), "cifar": (20, 10)},
-    "cpu": {"mnist": (10000, 2000), "cifar": (1000, 200)},
-    "paper": {"mnist": (10000, 10000), "cifar": (10000, 10000)},
-}
-"""Test images that are scored clean and rotated, and with each corruption."""
+PRESETS: dict[str, dict[str, Options]] = tomllib.loads(
+    resources.files(__package__).joinpath("presets.toml").read_text(encoding="utf-8")
+)
+"""Sizes by study, or kind of data, and preset."""
+ONE_CIFAR = {"smoke": CIFAR[:1], "cpu": CIFAR[:1], "paper": CIFAR}
+"""Data of studies whose "cpu" has no hours for CIFAR-100."""
 _FEW_DRAWS = ("id-gflowout", "combined")
 """Arms whose steps score 4 masks by default, of which "cpu" affords 2 on CIFAR."""
 
-SEEDS = {
-    "smoke": {"mnist": 1, "cifar10": 1, "cifar100": 1},
-    "cpu": {"mnist": 9, "cifar10": 5, "cifar100": 5},
-    "paper": {"mnist": 9, "cifar10": 9, "cifar100": 9},
-}
-"""How many, by preset and data."""
-SAMPLES = {"smoke": 2, "cpu": 20, "paper": 20}
-"""Draws of masks for every score."""
-
 
 def base(preset: str, data: str, arm: Arm) -> Options:
-    """The configuration of an arm before tuning, by dotted key.
-
-    Examples:
-        >>> from gflowout.studies.framework.arms import ARMS
-        >>> base("paper", "cifar10", ARMS["mc"])["backbone.width"]
-        64
-    """
-    options = {"data.source": data, **_NETWORKS[preset][_kind(data)]}
+    """The configuration of an arm before tuning, by dotted key."""
+    options = {"data.source": data, **sizes(preset, data)["options"]}
     if data == "cifar10" and preset != "paper":
         options["data.partial"] = True
     if preset == "cpu" and data in CIFAR and arm.label in _FEW_DRAWS:
@@ -138,17 +79,17 @@ def base(preset: str, data: str, arm: Arm) -> Options:
     return options
 
 
+def sizes(preset: str, data: str) -> Options:
+    """Sizes of a data set, as ``presets.toml`` describes them."""
+    return PRESETS["cifar" if data in CIFAR else data][preset]
+
+
 def scored_images(preset: str, data: Iterable[str], **more: Any) -> dict[str, Options]:
     """Numbers of test images by data set, clean and with each corruption; and more options."""
     return {
-        name: {"test": test, "corrupted": corrupted, **more}
+        name: {**{key: sizes(preset, name)[key] for key in ("test", "corrupted")}, **more}
         for name in data
-        for test, corrupted in [_SCORED[preset][_kind(name)]]
     }
-
-
-def _kind(data: str) -> str:
-    return "cifar" if data in CIFAR else data
 
 
 def tuning(preset: str, data: Iterable[str]) -> list[Run]:
@@ -158,10 +99,10 @@ def tuning(preset: str, data: Iterable[str]) -> list[Run]:
     """
     data = [name for name in data if preset != "smoke" or name == "mnist"]
     return [
-        _run(TUNING, preset, name, arm, 0, _TRIALS.get((preset, _kind(name)), {}), tuned)
+        _run(TUNING, preset, name, arm, 0, sizes(preset, name)["trial"], tuned)
         for name in data
         for arm in ARMS.values()
-        for tuned in trials(arm, _RATES[preset][_kind(name)], _OWN[preset])
+        for tuned in trials(arm, sizes(preset, name)["rates"], sizes(preset, name)["own"])
     ]
 
 
@@ -171,20 +112,19 @@ def runs(
     chosen: Chosen,
     data: Iterable[str],
     options: Mapping[str, Options],
-    seeds: Mapping[str, int] | None = None,
+    seeds: int | None = None,
 ) -> list[Run]:
     """Runs of every arm on every data set, seed by seed.
 
     ``options`` are given by data set, and those with a dot change the configuration. ``seeds`` is
-    the number of seeds by data set, :data:`SEEDS` by default.
+    the number of seeds of every data set, instead of that of the preset.
     """
-    counts = SEEDS[preset] if seeds is None else seeds
-    data = list(data)
+    counts = {name: seeds or sizes(preset, name)["seeds"] for name in data}
     return [
         _run(study, preset, name, arm, seed, options[name], chosen.get((name, arm.label), {}))
-        for seed in range(max(counts[name] for name in data))
-        for name in data
-        if seed < counts[name]
+        for seed in range(max(counts.values()))
+        for name, count in counts.items()
+        if seed < count
         for arm in ARMS.values()
     ]
 
@@ -193,7 +133,7 @@ def _run(
     study: str, preset: str, data: str, arm: Arm, seed: int, changes: Options, tuned: Options
 ) -> Run:
     # Members of an ensemble share data and label noise with the single networks.
-    shared = {"data.seed": seed, "samples": SAMPLES[preset], "tuned": tuned}
+    shared = {"data.seed": seed, "samples": sizes(preset, data)["samples"], "tuned": tuned}
     return Run(study, arm.label, data, seed, {**base(preset, data, arm), **changes, **shared})
 
 

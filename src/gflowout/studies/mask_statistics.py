@@ -114,12 +114,6 @@ def correlate(first: Tensor, second: Tensor) -> Correlation:
     """Correlate two values of masks, each [masks, points], within each point.
 
     Values of different points are never compared: each has its own normalising constant.
-
-    Examples:
-        >>> first = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, -1.0]])
-        >>> result = correlate(first, 10 * first + torch.tensor([5.0, -7.0]))
-        >>> round(result.pearson, 6), round(result.spearman, 6), result.points
-        (1.0, 1.0, 2)
     """
     both = torch.stack([first, second]).double()
     both = both[:, :, (both.amax(1) > both.amin(1)).all(0)]
@@ -166,13 +160,7 @@ def manhattan(first: Tensor, second: Tensor) -> float:
 
 
 def pair_distances(means: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Mean Manhattan distance per unit of mean masks [points, units], within and between classes.
-
-    Examples:
-        >>> means = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
-        >>> pair_distances(means, torch.tensor([0, 0, 1]))
-        (0.5, 0.75)
-    """
+    """Mean distance per unit of mean masks [points, units], within and between classes."""
     far = torch.cdist(means.double(), means.double(), p=1) / means.shape[1]
     first, second = torch.triu_indices(len(means), len(means), offset=1)
     far, same = far[first, second], labels[first] == labels[second]
@@ -192,11 +180,6 @@ def information(masks: Tensor, labels: Tensor, classes: int) -> Tensor:
 
     with shares for probabilities, [units], from masks [draws, points, units] and labels [points].
     It is too large with few points; see :func:`beyond_chance`.
-
-    Examples:
-        >>> masks = torch.tensor([[[1.0, 1.0], [0.0, 1.0]]])
-        >>> information(masks, torch.tensor([0, 1]), classes=2).tolist()
-        [1.0, 0.0]
     """
     return _information(masks.double().sum(0), len(masks), labels, classes)
 

@@ -18,7 +18,7 @@ from gflowout.studies.framework.claims import counted, entry
 from gflowout.studies.framework.content import PAPER, Cell, Column, Row, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Comparison, by_seed, pair
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import TITLES
 from gflowout.studies.mask_statistics import work
 
@@ -34,14 +34,6 @@ TEXTS = entry(f"{NAME}.texts")
 LEAST_SEEDS = 2
 """Without which no claim is judged."""
 
-SIZES: dict[str, Options] = {
-    "smoke": {"points": 40, "scored": 6, "masks": 10},
-    "cpu": {"points": 500, "scored": 100, "masks": 100},
-    "paper": {"points": 1000, "scored": 500, "masks": 200},
-}
-"""Points for distances and information; points and masks of each for the correlation. The draws of
-the first are ``samples``, 20 as in the paper."""
-
 
 def tuning(preset: str) -> list[Run]:
     """The trials of the robustness study, of the arms that have masks."""
@@ -50,7 +42,8 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """A run of each arm and seed, on the models of the robustness study."""
-    every_arm = images.runs(NAME, preset, chosen, DATA, dict.fromkeys(DATA, SIZES[preset]))
+    sizes = dict.fromkeys(DATA, images.PRESETS[NAME][preset])
+    every_arm = images.runs(NAME, preset, chosen, DATA, sizes)
     return [run for run in every_arm if run.method in ARMS]
 
 

@@ -25,15 +25,8 @@ from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, DATA, TITLES, Fitted
 
 NAME = "ood"
-UNKNOWN: dict[str, dict[str, tuple[str, ...]]] = {
-    "smoke": {"mnist": ("notmnist",), "cifar100": ("cifar10",)},
-    "cpu": {"mnist": ("notmnist",), "cifar10": ("cifar100",), "cifar100": ("cifar10",)},
-    "paper": {
-        "mnist": ("notmnist",), "cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")
-    },
-}  # fmt: skip
-"""By preset and data what a model is tested against. SVHN is not in "cpu": it is not on every disk,
-and the runs of a preset are fixed."""
+UNKNOWN = images.PRESETS[NAME]
+"""By preset and data what a model is tested against."""
 SCORES = {
     "dempster_shafer": "Dempster-Shafer",
     "entropy": "entropy",
@@ -68,16 +61,14 @@ def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set."""
     data = UNKNOWN[preset]
-    sizes = images.scored_images(preset, data)
     options = {
         name: {
             "against": list(others),
-            "test": 30000 if preset == "paper" else sizes[name]["test"],
+            "test": 30000 if preset == "paper" else images.sizes(preset, name)["test"],
         }
         for name, others in data.items()
     }
-    seeds = dict.fromkeys(data, 1 if preset == "smoke" else 5)
-    return images.runs(NAME, preset, chosen, data, options, seeds)
+    return images.runs(NAME, preset, chosen, data, options, 1 if preset == "smoke" else 5)
 
 
 def section(records: Sequence[Record]) -> Section:

@@ -192,16 +192,13 @@ def metric_curves(
 def shown_pictures(records: Iterable[Record], data: str) -> list[Pictures]:
     """Pictures of the first record of these data that has some."""
     for record in records:
-        if record["data"] == data and record["metrics"].get("pictures"):
-            kept: list[Mapping[str, Any]] = record["metrics"]["pictures"]
-            caption = (
-                "Upright and rotated test images, sorted by the entropy of what "
-                f"{sections.TITLES[record['method']]} (seed {record['seed']}) says; bars are class "
-                "probabilities, with their standard deviation over the draws."
-            )
+        metrics = record["metrics"]
+        if record["data"] == data and metrics.get("pictures"):
+            arm = sections.TITLES[record["method"]]
+            caption = TEXTS["pictures"].format(title=arm, seed=record["seed"])
+            pictures = [content.Picture(**fields) for fields in metrics["pictures"]]
             title = f"{TITLES[data]}: from certain to uncertain"
-            shown = [content.Picture(**fields) for fields in kept]
-            return [Pictures(title, record["metrics"]["classes"], shown, caption)]
+            return [Pictures(title, metrics["classes"], pictures, caption)]
     return []
 
 
@@ -213,20 +210,19 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         for data, own in PAPER.items()
     }
     note = images.scale(records) + _reach(records)
-    made = [
-        judged.judge("robustness.rotations", records, rotated, margins, note),
-        matching("robustness.corruptions", records, CIFAR),
-    ]
     learned, random = (_mean(records, arm, "clean") for arm in ("gflowout", "mc"))
-    held = None if learned is None or random is None else learned - random >= 5
-    made.append(judged.template("robustness.random_dropout", held, learned=learned, random=random))
+    ahead = None if learned is None or random is None else learned - random >= 5
     mean = _mean(records, "gflowout", "rotated")
+    close = None if mean is None else abs(mean / 100 - PAPER["mnist"]["gflowout"][1]) <= 0.05
     most, best = max(
         (_mean(records, arm, "rotated", 1) or 0.0, title) for arm, title in sections.TITLES.items()
     )
-    held = None if mean is None else abs(mean / 100 - PAPER["mnist"]["gflowout"][1]) <= 0.05
-    made.append(judged.template("robustness.digits", held, mean=mean, best=best, most=most))
-    return made
+    return [
+        judged.judge("robustness.rotations", records, rotated, margins, note),
+        matching("robustness.corruptions", records, CIFAR),
+        judged.template("robustness.random_dropout", ahead, learned=learned, random=random),
+        judged.template("robustness.digits", close, mean=mean, best=best, most=most),
+    ]
 
 
 def matching(name: str, records: Sequence[Record], data: Sequence[str]) -> Claim:
