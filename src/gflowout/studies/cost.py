@@ -45,15 +45,8 @@ TITLES = {
 }
 """What is timed, by label. By default ID-GFlowOut and the combined method score four masks in a
 step; with ``-1`` they score one, as the paper's ID-GFlowOut does."""
-SIZED = {"train_size": 50_000}
-OPTIONS: dict[str, Options] = {
-    "concrete": SIZED,
-    "id-gflowout": SIZED,
-    "id-gflowout-1": {**SIZED, "draws": 1},
-    "combined": SIZED,
-    "combined-1": {**SIZED, "draws": 1},
-}
-"""Options of the methods, by label, where the defaults are not enough."""
+SIZED = ("concrete", "id-gflowout", "combined")
+"""Methods that need the number of training examples."""
 LEARNED = ("gflowout", "contextual", "concrete")
 """The paper's learned methods."""
 LEAST = 2
@@ -135,9 +128,10 @@ def _timed(run: Run, context: Context) -> dict[str, Any]:
 def _model(label: str, network: Callable[[], Any], example: Tensor) -> Any:
     """An untrained model, or an ensemble of them."""
     arm = ARMS[label.removesuffix("-1")]
-    members = [
-        wrap(network(), arm.method, example, **OPTIONS.get(label, {})) for _ in range(arm.members)
-    ]
+    options: Options = {"draws": 1} if label.endswith("-1") else {}
+    if arm.method in SIZED:
+        options["train_size"] = 50_000
+    members = [wrap(network(), arm.method, example, **options) for _ in range(arm.members)]
     return members[0] if arm.members == 1 else gfo.Ensemble(members)
 
 
@@ -213,11 +207,10 @@ def _paper(pairs: Sequence[tuple[str, str]]) -> list[content.Row]:
 def _findings(records: Sequence[Record], networks: Sequence[str]) -> list[str]:
     lines = []
     for action, words in ACTIONS.items():
-        means = {name: _mean(records, name, f"{action}/gflowout") for name in networks}
         parts = [
             f"{mean:.2f} times as long with the {DATA[name]}"
-            for name, mean in means.items()
-            if mean is not None
+            for name in networks
+            if (mean := _mean(records, name, f"{action}/gflowout")) is not None
         ]
         if parts:
             paper = " (paper: about twice, on a GPU)" if action == "train" else ""

@@ -10,6 +10,7 @@ Images are rows of 64 grey values from 0 to 16, as scikit-learn has them, until
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 import signal
@@ -268,13 +269,10 @@ def _model(row: str, seed: int, example: Tensor) -> Model:
         **METHODS[row],
     }
     members = options.pop("members", 1)
+    network = functools.partial(MLP, (SIDE**2, 128, 64, CLASSES))
     if members == 1:
-        return gfo.wrap(_network(), **options)
-    return gfo.Ensemble.of(_network, members, seed=seed, **options)
-
-
-def _network() -> MLP:
-    return MLP((SIDE**2, 128, 64, CLASSES))
+        return gfo.wrap(network(), **options)
+    return gfo.Ensemble.of(network, members, seed=seed, **options)
 
 
 def _measure(model: Model, method: str, seed: int, digits: Split) -> Run:

@@ -24,7 +24,7 @@ from gflowout.studies import demo
 from gflowout.studies.demo import BASELINE, Run, Settings
 from gflowout.studies.framework import content, statistics
 from gflowout.studies.framework.claims import entry
-from gflowout.studies.framework.content import Block, Cell, Column, Curves, Section, Series
+from gflowout.studies.framework.content import Block, Cell, Column, Curves, Row, Section, Series
 from gflowout.studies.framework.sections import cell
 from gflowout.studies.framework.statistics import mean_error
 
@@ -120,12 +120,9 @@ def grid(scores: Scores) -> Grid:
 
 def table(scores: Scores) -> content.Table:
     """The same table for the page."""
-    rows = [
-        content.Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()
-    ]
-    return content.Table(
-        "All methods on three kinds of images", "method", list(METRICS.values()), rows
-    )
+    rows = [Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()]
+    columns = list(METRICS.values())
+    return content.Table("All methods on three kinds of images", "method", columns, rows)
 
 
 def findings(scores: Scores, seeds: int) -> list[str]:
@@ -201,16 +198,13 @@ def sections(runs: Sequence[Run]) -> dict[str, Section]:
 
 
 def _examples(run: Run) -> content.Pictures:
-    images = torch.as_tensor(run.images)
-    turned = demo.rotated(images, run.seed)
+    turned = demo.rotated(torch.as_tensor(run.images), run.seed).numpy()
     kinds = {
-        "Test digits: like those of the training.": images,
+        "Test digits: like those of the training.": run.images,
         "Rotated digits: the same ones, by up to 90° either way.": turned,
-        "Photo patches: not digits at all.": demo.photo_patches(STRIP, run.seed),
+        "Photo patches: not digits at all.": demo.photo_patches(STRIP, run.seed).numpy(),
     }
-    pictures = [
-        content.Picture(png(some[:STRIP].numpy()), text, ()) for text, some in kinds.items()
-    ]
+    pictures = [content.Picture(png(some[:STRIP]), text, ()) for text, some in kinds.items()]
     return content.Pictures("Three kinds of images", (), pictures)
 
 
@@ -232,9 +226,8 @@ def _reliability(runs: Sequence[Run], method: str) -> Curves:
         Series("calibrated", [0.0, 1.0], [0.0, 1.0]),
         Series("share of predictions", middles.tolist(), (count / count.sum()).tolist()),
     ]
-    return Curves(
-        f"Reliability diagram of {method}", "confidence", "accuracy", series, percent=True
-    )
+    title = f"Reliability diagram of {method}"
+    return Curves(title, "confidence", "accuracy", series, percent=True)
 
 
 def _entropies(runs: Sequence[Run], method: str) -> Curves:
@@ -275,21 +268,16 @@ def _hardest(runs: Sequence[Run]) -> list[Block]:
     for place, row in enumerate(np.argsort(-entropy)[:CARDS][::-1], 1):
         label = int(runs[0].labels[row])
         mean, spread = probabilities[:, row].mean(0), probabilities[:, row].std(0)
-        image = png(runs[0].images[row : row + 1])
-        pictures.append(
-            content.Picture(
-                image, f"true: {label}", mean.tolist(), spread.tolist(), float(entropy[row])
-            )
-        )
+        image, doubt = png(runs[0].images[row : row + 1]), float(entropy[row])
+        picture = content.Picture(image, f"true: {label}", mean.tolist(), spread.tolist(), doubt)
+        pictures.append(picture)
         likeliest = [name for name in np.argsort(-mean).tolist() if name != label]
         shown = sorted([label, *likeliest[: BARS - 1]])
         series = [(run.method, [_bar(run, row, name) for name in shown]) for run in runs]
         right = [run.method for run in runs if int(run.probabilities[row].argmax()) == label]
         caption = f"Right: {', '.join(right)}." if right else "No method is right."
-        title = f"Digit {place}, true class {label}"
-        bars.append(
-            content.Bars(title, "probability", [classes[name] for name in shown], series, caption)
-        )
+        title, names = f"Digit {place}, true class {label}", [classes[name] for name in shown]
+        bars.append(content.Bars(title, "probability", names, series, caption))
     caption = "Bars: mean over methods. Lines: standard deviation between methods."
     return [content.Pictures("The digits", classes, pictures, caption), *bars]
 

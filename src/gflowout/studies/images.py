@@ -10,7 +10,8 @@ import functools
 import hashlib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gflowout.app import config as configs
 from gflowout.app import evaluation as scores
 from gflowout.app import run as pipeline
-from gflowout.app.config import Config
+from gflowout.app.config import Config, flat, from_flat
 from gflowout.app.preprocess import Problem
 from gflowout.app.tasks import Part, Task
 from gflowout.core.atomic_io import write_file
@@ -153,20 +153,18 @@ class Fitted:
     task: Task
     epochs: list[Mapping[str, Any]]
     facts: dict[str, float]
-    configs: list[Config] = field(default_factory=list)
+    configs: list[Config]
 
 
 def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int) -> Config:
     """The configuration of an arm: that of all arms, by dotted key, and what was tuned.
 
     Examples:
-        >>> from gflowout.studies.framework.arms import ARMS
         >>> config = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
         >>> config.method.name, config.method.options, config.fit.lr, config.seed
         ('gflowout', {'beta': 0.0}, 0.01, 3)
     """
-    values = {**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed}
-    return configs.from_flat(values)
+    return from_flat({**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed})
 
 
 def fitted(
@@ -198,7 +196,7 @@ def dotted(run: Run) -> dict[str, Any]:
 
 def folder_of(wanted: Config, context: Context) -> Path:
     """Where the model of a configuration is kept."""
-    values = {key: v for key, v in configs.flat(wanted).items() if key != "data.directory"}
+    values = {key: v for key, v in flat(wanted).items() if key != "data.directory"}
     digest = hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
     return context.folder.parent / STORE / f"{wanted.method.name}-s{wanted.seed}-{digest}"
 
@@ -213,8 +211,7 @@ def _train(wanted: Config, context: Context, task: Task | None) -> pipeline.Trai
 
 def trained(run: Run, context: Context) -> Fitted:
     """The model of a run: trained now, or found in the store; options with a dot configure it."""
-    arm, tuned = ARMS[run.method], run.options["tuned"]
-    return fitted(arm, dotted(run), tuned, run.seed, context)
+    return fitted(ARMS[run.method], dotted(run), run.options["tuned"], run.seed, context)
 
 
 def trial(run: Run, context: Context) -> Result:
@@ -276,17 +273,13 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
 
     digest = Part(images, images[:, 0, 0, 0]).fingerprint().removeprefix("sha256:")[:16]
     path = context.folder.parent / SHIFTED / f"{shift}-{severity}-{digest}.safetensors"
-    if path.is_file():
-        try:
-            return load(path.read_bytes())["images"]
-        except (SafetensorError, KeyError):  # damaged: made again
-            pass
+    with suppress(FileNotFoundError, SafetensorError, KeyError):  # damaged files are made again
+        return load(path.read_bytes())["images"]
     if shift == ROTATED:
         images = shifts.rotate(images, seed=_SEED)
     else:
-        frost = None
-        if shift == "frost":
-            frost = overlays.load_overlays(fitted.configs[0].data.directory)
+        directory = fitted.configs[0].data.directory
+        frost = overlays.load_overlays(directory) if shift == "frost" else None
         images = corruptions.corrupt(images, shift, severity, seed=_SEED, overlays=frost)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda stream: stream.write(save({"images": images.contiguous()})))

@@ -5,11 +5,10 @@ Masks are [draws, points, units] of 0 and 1.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -150,12 +149,7 @@ def _pearson(first: Tensor, second: Tensor) -> Tensor:
 
 
 def manhattan(first: Tensor, second: Tensor) -> float:
-    """Mean distance between mean masks [points, units], per unit: 1 for opposite ones.
-
-    Examples:
-        >>> manhattan(torch.tensor([[1.0, 0.5]]), torch.tensor([[0.0, 0.5]]))
-        0.5
-    """
+    """Mean distance between mean masks [points, units], per unit: 1 for opposite ones."""
     return float((first - second).abs().mean())
 
 
@@ -323,7 +317,7 @@ def _reward_correlation(run: Run, fitted: Fitted, test: Part) -> dict[str, Any]:
         "evidence": (scored.log_q - scored.log_p, scored.log_likelihood),
     }
     for name, both in pairs.items():
-        metrics |= prefixed(name, dataclasses.asdict(correlate(*both)))
+        metrics |= prefixed(name, asdict(correlate(*both)))
         if run.seed == 0:
             metrics[f"scatter/{name}"] = _scatter(*both, y, fitted)
     return metrics

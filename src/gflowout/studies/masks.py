@@ -7,6 +7,7 @@ and how much they tell about the label.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,8 +60,9 @@ def section(records: Sequence[Record]) -> Section:
         own = [record for record in records if record["data"] == data]
         findings += _findings(own, data)
         blocks.append(content.Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
-        blocks += [_correlations(own, data), *_scatters(own, data), _distances(own, data)]
-        blocks += [_information(own, data), _keep_rates(own, data), *_heats(own, data)]
+        blocks += [_table(own, data, "correlations", _CORRELATIONS), *_scatters(own, data)]
+        blocks += [_distances(own, data), _table(own, data, "information", _INFORMATION)]
+        blocks += [_table(own, data, "keep_rates", _keep_rates(own)), *_heats(own, data)]
         compared = [
             Compared(data, f"{name}/pearson", f"correlation of {x} with {y} on {TITLES[data]}")
             for name, (x, y, _) in _CORRELATED.items()
@@ -74,6 +76,26 @@ _CORRELATED = {
     "evidence": ("log q - log p", "the log likelihood", "log p(y | x, z)"),
 }
 """The two values, and the label of the second one's axis."""
+_share = functools.partial(Column, percent=True)
+_CORRELATIONS = {
+    "reward/pearson": Column("log q, log R: Pearson", digits=2),
+    "reward/spearman": Column("Spearman", digits=2),
+    "reward/significant": _share("points with p ≤ 0.05", digits=0),
+    "reward/p": Column("p"),
+    "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
+    "evidence/significant": _share("points with p ≤ 0.05", digits=0),
+    "evidence/p": Column("p"),
+    "log_likelihood/sd": Column("sd of log likelihood"),
+}
+_PUBLISHED = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
+_INFORMATION = {
+    "information/prediction": Column("prediction: mean bits", digits=4),
+    "information/prediction_most": Column("prediction: most"),
+    "information/prediction_above": _share("prediction: units above chance", digits=1),
+    "information/posterior": Column("posterior: mean bits", digits=4),
+    "information/posterior_most": Column("posterior: most"),
+    "information/posterior_above": _share("posterior: units above chance", digits=1),
+}
 _DISTANCES = {
     "same": "one point twice",
     "within": "points of one class",
@@ -106,36 +128,14 @@ def _rows(own: Sequence[Record], data: str, metrics: Sequence[str]) -> list[Row]
     return sections.rows(sections.TITLES, metrics, of)
 
 
-def _table(
-    own: Sequence[Record],
-    data: str,
-    title: str,
-    columns: Mapping[str, Column],
-    caption: str,
-    paper: Mapping[str, str] | None = None,
-) -> Table:
-    """A table of metrics; ``paper`` has what the paper says of some of them."""
+def _table(own: Sequence[Record], data: str, name: str, columns: Mapping[str, Column]) -> Table:
+    """A table of metrics, with what the paper says of them."""
+    title, caption = TEXTS[name]
     rows = _rows(own, data, list(columns))
-    if paper and rows:
-        cells = [Cell(text=paper.get(metric, sections.NONE)) for metric in columns]
+    if rows and not _PUBLISHED.keys().isdisjoint(columns):
+        cells = [Cell(text=_PUBLISHED.get(metric, sections.NONE)) for metric in columns]
         rows.append(Row(sections.TITLES[OURS], cells, PAPER))
     return Table(f"{TITLES[data]}: {title}", "method", list(columns.values()), rows, caption)
-
-
-def _correlations(own: Sequence[Record], data: str) -> Table:
-    share = Column("points with p ≤ 0.05", digits=0, percent=True)
-    columns = {
-        "reward/pearson": Column("log q, log R: Pearson", digits=2),
-        "reward/spearman": Column("Spearman", digits=2),
-        "reward/significant": share,
-        "reward/p": Column("p"),
-        "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
-        "evidence/significant": share,
-        "evidence/p": Column("p"),
-        "log_likelihood/sd": Column("sd of log likelihood"),
-    }
-    paper = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
-    return _table(own, data, "are likelier masks better?", columns, TEXTS["correlations"], paper)
 
 
 def _distances(own: Sequence[Record], data: str) -> content.Bars:
@@ -149,28 +149,15 @@ def _distances(own: Sequence[Record], data: str) -> content.Bars:
     )
 
 
-def _information(own: Sequence[Record], data: str) -> Table:
-    columns: dict[str, Column] = {}
-    for name in _HEATS:
-        columns |= {
-            f"information/{name}": Column(f"{name}: mean bits", digits=4),
-            f"information/{name}_most": Column(f"{name}: most"),
-            f"information/{name}_above": Column(
-                f"{name}: units above chance", digits=1, percent=True
-            ),
-        }
-    return _table(own, data, "what masks know about the label", columns, TEXTS["information"])
-
-
-def _keep_rates(own: Sequence[Record], data: str) -> Table:
+def _keep_rates(own: Sequence[Record]) -> dict[str, Column]:
+    """Columns of the keep rates: sites are those of the records."""
     names = dict.fromkeys(name for record in own for name in record["metrics"])
-    columns = {
+    return {
         "keep/prediction": Column("prediction"),
         "keep/posterior": Column("posterior"),
         "keep/sd_units": Column("sd over units"),
         **{name: Column(name[len("site/") :]) for name in names if name.startswith("site/")},
     }
-    return _table(own, data, "share of units that are kept", columns, TEXTS["keep_rates"])
 
 
 def _first(own: Sequence[Record], metric: str) -> Any:
@@ -180,34 +167,23 @@ def _first(own: Sequence[Record], metric: str) -> Any:
 
 
 def _scatters(own: Sequence[Record], data: str) -> list[content.Points]:
-    title = f"{TITLES[data]}, {sections.TITLES[OURS]}"
-    return [
-        content.Points(
-            f"{title}: {x} against {y}",
-            x,
-            axis,
-            [content.Series(**one) for one in points],
-            TEXTS["scatters"],
-        )
-        for name, (x, y, axis) in _CORRELATED.items()
-        if (points := _first(own, f"scatter/{name}"))
-    ]
+    plots = []
+    for name, (x, y, axis) in _CORRELATED.items():
+        series = [content.Series(**points) for points in _first(own, f"scatter/{name}") or ()]
+        title = f"{TITLES[data]}, {sections.TITLES[OURS]}: {x} against {y}"
+        plots.append(content.Points(title, x, axis, series, TEXTS["scatters"]))
+    return [plot for plot in plots if plot.series]
 
 
 def _heats(own: Sequence[Record], data: str) -> list[content.Heat]:
-    return [
-        content.Heat(
-            f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}",
-            "unit",
-            "class",
-            **kept,
-            low=0.0,
-            high=1.0,
-            caption=TEXTS["heats"],
-        )
-        for name, words in _HEATS.items()
-        if (kept := _first(own, f"heat/{name}"))
-    ]
+    plots = []
+    for name, words in _HEATS.items():
+        rates = _first(own, f"heat/{name}")
+        if rates:
+            title = f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}"
+            rates = {**rates, "low": 0.0, "high": 1.0, "caption": TEXTS["heats"]}
+            plots.append(content.Heat(title, "unit", "class", **rates))
+    return plots
 
 
 def _apart(own: Sequence[Record], data: str) -> Comparison:

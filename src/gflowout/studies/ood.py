@@ -61,13 +61,10 @@ def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set."""
     data = UNKNOWN[preset]
-    options = {
-        name: {
-            "against": list(others),
-            "test": 30000 if preset == "paper" else images.sizes(preset, name)["test"],
-        }
-        for name, others in data.items()
-    }
+    options = {}
+    for name, others in data.items():
+        count = 30000 if preset == "paper" else images.sizes(preset, name)["test"]
+        options[name] = {"against": list(others), "test": count}
     return images.runs(NAME, preset, chosen, data, options, 1 if preset == "smoke" else 5)
 
 

@@ -95,11 +95,9 @@ def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict
 def png(image: Tensor) -> str:
     """An image, uint8 [C, H, W], as base64 of a PNG."""
     pillow = optional.require("PIL.Image", extra="data", purpose="pictures of a report")
-    array = image.permute(1, 2, 0).numpy()
+    picture = pillow.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy())
     stream = io.BytesIO()
-    pillow.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(
-        stream, "PNG", optimize=True
-    )
+    picture.save(stream, "PNG", optimize=True)
     return base64.b64encode(stream.getvalue()).decode()
 
 
@@ -117,11 +115,10 @@ def with_frost(run: Run) -> list[str]:
 def section(records: Sequence[Record]) -> Section:
     """Tables beside the paper's, curves, comparisons and claims."""
     there = sections.present(records, DATA)
-    blocks: list[content.Block] = []
-    if there:
-        blocks.append(
-            content.Text([*(images.setting(records, data) for data in there), *TEXTS["about"]])
-        )
+    if not there:
+        return Section(claims=claims(records))
+    settings = [images.setting(records, data) for data in there]
+    blocks: list[content.Block] = [content.Text([*settings, *TEXTS["about"]])]
     compared = []
     for data in there:
         blocks += [table(records, data), *shown_pictures(records, data)]
@@ -133,9 +130,8 @@ def section(records: Sequence[Record]) -> Section:
             Compared(data, corrupted("nll"), f"NLL on corrupted {title}", "low"),
             Compared(data, "clean/accuracy", f"accuracy on clean {title}", percent=True),
         ]
-    if there:
-        columns = {data: TITLES[data] for data in there}
-        blocks.append(sections.choices(records, columns, "Chosen on validation data"))
+    columns = {data: TITLES[data] for data in there}
+    blocks.append(sections.choices(records, columns, "Chosen on validation data"))
     findings, details = sections.against_others(records, compared)
     blocks += sections.pair_by_pair(details)
     return Section(findings, blocks, claims(records), tuple(there))
@@ -236,11 +232,9 @@ def matching(name: str, records: Sequence[Record], data: Sequence[str]) -> Claim
     return judged.judge(name, records, experiments, note=note)
 
 
-def _mean(
-    records: Sequence[Record], arm: str, images: str, least: int = LEAST_SEEDS
-) -> float | None:
+def _mean(records: Sequence[Record], arm: str, part: str, least: int = LEAST_SEEDS) -> float | None:
     """Mean accuracy on MNIST in %, over enough seeds."""
-    values = by_seed(records, "mnist", arm, f"{images}/accuracy").values()
+    values = by_seed(records, "mnist", arm, f"{part}/accuracy").values()
     return 100 * sum(values) / len(values) if len(values) >= least else None
 
 
