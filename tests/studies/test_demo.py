@@ -21,7 +21,6 @@ from gflowout.cli import commands
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import MissingExtraError, require
 from gflowout.studies import demo, demo_section
-from gflowout.studies import demo_data as data
 
 runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
 CARDS = 2
@@ -47,7 +46,7 @@ def invoke(*arguments: str):
 
 class TestData:
     def test_split_has_no_image_twice_and_follows_its_seed(self):
-        one, same, other = data.split(0), data.split(0), data.split(1)
+        one, same, other = demo.split(0), demo.split(0), demo.split(1)
         sizes = [len(part[0]) for part in (one.train, one.validation, one.test)]
         assert sizes == [1000, 297, 500]
         assert torch.equal(one.test[0], same.test[0])
@@ -58,7 +57,7 @@ class TestData:
         )
 
     def test_normalisation_is_that_of_the_training_part(self):
-        split = data.split(0)
+        split = demo.split(0)
         deviation, mean = torch.std_mean(split.normalise(split.train[0]))
         assert_close(mean.item(), 0.0, atol=1e-5, rtol=0)
         assert_close(deviation.item(), 1.0, atol=1e-5, rtol=0)
@@ -69,29 +68,29 @@ class TestData:
     )
     def test_rotation_by_quarter_turns_moves_pixels_exactly(self, degrees, quarters):
         images = torch.rand(5, 64) * 16
-        turned = data.rotate(images, torch.full((5,), float(degrees)))
+        turned = demo.rotate(images, torch.full((5,), float(degrees)))
         expected = images.reshape(5, 8, 8).rot90(quarters, (1, 2)).reshape(5, 64)
         assert_close(turned, expected, atol=1e-3, rtol=0)
 
     def test_each_image_has_its_own_angle(self):
         images = torch.rand(1, 64).repeat(2, 1)
-        turned = data.rotate(images, torch.tensor([0.0, 45.0]))
+        turned = demo.rotate(images, torch.tensor([0.0, 45.0]))
         assert_close(turned[0], images[0], atol=1e-5, rtol=0)
         assert (turned[1] - images[1]).abs().max() > 0.1
 
     def test_rotated_follows_its_seed(self):
         images = torch.rand(4, 64)
-        assert torch.equal(data.rotated(images, 3), data.rotated(images, 3))
-        assert not torch.equal(data.rotated(images, 3), data.rotated(images, 4))
+        assert torch.equal(demo.rotated(images, 3), demo.rotated(images, 3))
+        assert not torch.equal(demo.rotated(images, 3), demo.rotated(images, 4))
 
     def test_patches_are_grey_values_in_the_range_of_the_digits(self):
-        patches = data.photo_patches(200, seed=0)
+        patches = demo.photo_patches(200, seed=0)
         assert patches.shape == (200, 64)
         assert patches.min() >= 0
         assert 8 < patches.max() <= 16
         assert patches.std(-1).max() > 1
-        assert torch.equal(patches, data.photo_patches(200, seed=0))
-        assert not torch.equal(patches, data.photo_patches(200, seed=1))
+        assert torch.equal(patches, demo.photo_patches(200, seed=0))
+        assert not torch.equal(patches, demo.photo_patches(200, seed=1))
 
 
 def predictive(probabilities: torch.Tensor) -> gfo.Predictive:
@@ -189,7 +188,7 @@ class TestStudy:
         assert (runs[0].labels == runs[1].labels).all()
 
     def test_the_ensemble_has_five_networks_of_its_own(self):
-        example = data.split(0).train[0][:2]
+        example = demo.split(0).train[0][:2]
         ensemble = demo._model("ensemble", 0, example)
         assert len(ensemble.members) == 5
         assert (ensemble.predict(example).mutual_information() > 0).all()
@@ -254,7 +253,7 @@ class TestCommand:
         chosen = {name: demo.METHODS[name] for name in ("mc", "id-gflowout")}
         monkeypatch.setattr(demo, "METHODS", chosen)
         both = [
-            demo.train_all(demo.Settings(seeds=1, epochs=1, jobs=jobs), Console(quiet=True))
+            demo_section.train_all(demo.Settings(seeds=1, epochs=1, jobs=jobs), Console(quiet=True))
             for jobs in (1, 2)
         ]
         assert [one.method for one in both[0]] == list(chosen)
@@ -303,7 +302,7 @@ class TestCommand:
 
 class TestExtras:
     def test_demo_without_scikit_learn_says_what_to_install(self, monkeypatch, tmp_path):
-        for name in ("demo", "demo_data", "demo_section"):
+        for name in ("demo", "demo_section"):
             monkeypatch.delitem(sys.modules, f"gflowout.studies.{name}")
             monkeypatch.delattr(studies, name)
         monkeypatch.setitem(sys.modules, "sklearn", None)

@@ -17,7 +17,8 @@ from gflowout.app.config import DataConfig
 from gflowout.data import clinical as data
 from gflowout.data import store
 from gflowout.runs import Context, read
-from gflowout.studies import clinical, models
+from gflowout.studies import clinical
+from gflowout.studies import images as models
 from gflowout.studies.clinical import PUBLISHED, TITLES, section
 from gflowout.studies.framework import study
 from gflowout.studies.framework.content import PAPER, Curves, Table

@@ -39,7 +39,7 @@ def test_every_method_is_timed_against_random_dropout(done):
         metrics = each["metrics"]
         for action in ("train", "predict"):
             labels = {n.partition("/")[2] for n in metrics if n.startswith(f"{action}/")}
-            assert labels == set(cost.TIMED)
+            assert labels == set(cost.TITLES)
             assert metrics[f"{action}/mc"] == 1
             assert all(metrics[f"{action}_ms/{label}"] > 0 for label in labels)
         assert 0 < metrics["share"] < 1.2
@@ -51,7 +51,7 @@ def test_the_section_of_a_smoke_run_judges_nothing(done):
     found = cost.STUDY.section(done)
     assert {claim.verdict for claim in found.claims} == {"not testable here"}
     table = next(block for block in found.blocks if isinstance(block, Table))
-    assert len([row for row in table.rows if row.source != PAPER]) == len(cost.TIMED)
+    assert len([row for row in table.rows if row.source != PAPER]) == len(cost.TITLES)
     assert len(found.findings) == 2
 
 
@@ -59,12 +59,12 @@ def test_cases_do_what_they_are_named_after():
     tables = cost.tables("mlp", {"batch": 4, "rounds": 1, "draws": 3})
     torch.manual_seed(0)
     steps = tables["train"].build()
-    assert list(steps) == list(tables["predict"].build()) == list(cost.TIMED)
+    assert list(steps) == list(tables["predict"].build()) == list(cost.TITLES)
     shapes = {label: case().shape for label, case in tables["predict"].build().items()}
     assert set(shapes.values()) == {torch.Size([4, 10])}
     for label, case in steps.items():
         case()  # a step
-        assert label in cost.TIMED
+        assert label in cost.TITLES
 
 
 def test_runs_wait_for_one_another(tmp_path, monkeypatch):

@@ -22,7 +22,6 @@ from gflowout.studies import (
     adaptation,
     block_order,
     images,
-    models,
     ood,
     robustness,
 )
@@ -50,7 +49,7 @@ def few(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
 
 
 def stored(folder: Path) -> set[str]:
-    place = folder / ".scratch" / models.STORE
+    place = folder / ".scratch" / images.STORE
     return {each.name for each in place.iterdir()} if place.is_dir() else set()
 
 
@@ -117,7 +116,7 @@ def test_the_same_run_again_gives_the_same_figures(name: str, tmp_path: Path) ->
 def test_a_trial_does_not_look_at_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = one(robustness.tuning("smoke"), "gflowout", "mnist")
+    trial = one(robustness.STUDY.tuning("smoke"), "gflowout", "mnist")
     before = robustness.work(trial, Context(tmp_path / "a" / "run"))
     real = load_images
 
@@ -167,14 +166,14 @@ def test_members_differ_share_their_data_and_start_with_the_single_network(tmp_p
 
 
 @pytest.fixture
-def pictured(few: None, tmp_path: Path) -> tuple[models.Fitted, Part, Context]:
+def pictured(few: None, tmp_path: Path) -> tuple[images.Fitted, Part, Context]:
     run = one(block_order.runs("smoke", {}), "none", "cifar10")
     found = images.trained(run, Context(tmp_path / "run"))
     return found, images.subset(found.task.part("test"), 10, 30), Context(tmp_path / "run")
 
 
 def test_kept_shifts_are_those_made_anew(
-    pictured: tuple[models.Fitted, Part, Context], monkeypatch: pytest.MonkeyPatch
+    pictured: tuple[images.Fitted, Part, Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, part, context = pictured
     frost = overlays.load_overlays()
@@ -187,7 +186,7 @@ def test_kept_shifts_are_those_made_anew(
         made = images.shifted(part.x, kind, severity, found, context)
         assert torch.equal(made, wanted)
         assert not torch.equal(made, part.x)
-    kept = sorted((context.folder.parent / images.STORE).iterdir())
+    kept = sorted((context.folder.parent / images.SHIFTED).iterdir())
     assert len(kept) == 3
     with monkeypatch.context() as patch:  # found, not made
         patch.setattr(corruptions, "corrupt", None)
@@ -199,7 +198,7 @@ def test_kept_shifts_are_those_made_anew(
         assert torch.equal(images.shifted(part.x, kind, severity, found, context), wanted)
     other = images.shifted(part.x[:5], "snow", 3, found, context)  # other images, another file
     assert torch.equal(other, fresh["snow", 3][:5])
-    assert len(list((context.folder.parent / images.STORE).iterdir())) == 4
+    assert len(list((context.folder.parent / images.SHIFTED).iterdir())) == 4
 
 
 def test_subsets_are_balanced_nested_and_the_same_each_time() -> None:
@@ -248,7 +247,7 @@ def test_fine_tuning_starts_from_the_checkpoint_and_stops_by_validation_data(
 def test_clean_points_are_true_nested_and_from_the_noisy_training_images(few: None) -> None:
     run = one(adaptation.runs("smoke", {}), "none", "cifar10")
     options = {key: value for key, value in run.options.items() if "." in key}
-    config = models.settings(ARMS["none"], options, {}, run.seed)
+    config = images.settings(ARMS["none"], options, {}, run.seed)
     noisy = sources.load(config.data, config.seed)
     again = sources.load(config.data, config.seed)
     assert torch.equal(noisy.train.y, again.train.y)  # drawn once
@@ -272,7 +271,7 @@ def test_clean_points_are_true_nested_and_from_the_noisy_training_images(few: No
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_preset_builds_valid_configurations(name: str, preset: str) -> None:
     module = STUDIES[name]
-    trials = module.tuning(preset)
+    trials = module.STUDY.tuning(preset)
     per_arm = {(run.data, run.method): 0 for run in trials}
     for run in trials:
         assert run.study == TUNING
@@ -284,7 +283,7 @@ def test_every_preset_builds_valid_configurations(name: str, preset: str) -> Non
     assert len({run.id for run in runs}) == len(runs)
     for run in [*trials, *runs]:
         options = {key: value for key, value in run.options.items() if "." in key}
-        config = models.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
+        config = images.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
         assert config.data.seed == run.seed
         if preset == "paper":
             assert not config.data.partial
@@ -311,15 +310,15 @@ def test_ood_takes_the_models_of_robustness(tmp_path: Path) -> None:
         found = set()
         for run in runs:
             options = {key: value for key, value in run.options.items() if "." in key}
-            config = models.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
-            found.add(models.folder_of(config, context))
+            config = images.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
+            found.add(images.folder_of(config, context))
         return found
 
     for preset in ("cpu", "paper"):
         assert folders(ood.runs(preset, {})) <= folders(robustness.runs(preset, {}))
-    shared = {run.id for run in robustness.tuning("cpu")}
+    shared = {run.id for run in robustness.STUDY.tuning("cpu")}
     for module in (block_order, ood, adaptation):
-        assert {run.id for run in module.tuning("cpu")} <= shared
+        assert {run.id for run in module.STUDY.tuning("cpu")} <= shared
 
 
 def test_presets_give_every_arm_the_same_network_and_data() -> None:

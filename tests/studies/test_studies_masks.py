@@ -16,8 +16,8 @@ from gflowout.studies.framework import plan as plans
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Bars, Heat, Points, Table, Text
+from gflowout.studies.images import settings
 from gflowout.studies.mask_statistics import POSTERIOR, score
-from gflowout.studies.models import settings
 
 OPTIONS = {"id-gflowout": {"train_size": 90}, "combined": {"train_size": 90}}
 

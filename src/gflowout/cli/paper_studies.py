@@ -327,7 +327,7 @@ def _config(run: Run) -> Config | None:
     """The configuration of a run's networks; ``None`` if its options do not configure any."""
     from gflowout.app.config import ConfigError
     from gflowout.studies.framework.arms import ARMS
-    from gflowout.studies.models import settings
+    from gflowout.studies.images import settings
 
     values = run.to_dict()["options"]
     if run.method not in ARMS or "data.source" not in values:
@@ -342,13 +342,13 @@ def _config(run: Run) -> Config | None:
 def _networks(run: Run, out: Path) -> str | None:
     """A name of the networks of a run; ``None`` if its options do not configure any."""
     from gflowout.runs import Context
-    from gflowout.studies import models
+    from gflowout.studies import images
     from gflowout.studies.framework.arms import ARMS
 
     config = _config(run)
     if config is None:
         return None
-    return f"{ARMS[run.method].members} x {models.folder_of(config, Context(out / run.id))}"
+    return f"{ARMS[run.method].members} x {images.folder_of(config, Context(out / run.id))}"
 
 
 def _few_steps(run: Run, engine: Engine) -> Price | None:

@@ -1,1 +1,1 @@
-from gflowout.studies.demo_data import *  # noqa: D100, F403
+from gflowout.studies.demo import *  # noqa: D100, F403

@@ -15,60 +15,28 @@ from typing import Any
 import torch
 
 from gflowout.app import build, sources
-from gflowout.app.build import example
 from gflowout.app.config import Config, with_changes
 from gflowout.app.run import VALID_BATCH
 from gflowout.app.sources import Part, Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.core.random import generator
-from gflowout.runs import Context, Result, Run
+from gflowout.runs import Context, Run
 from gflowout.studies import images, robustness
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import judge
-from gflowout.studies.framework.content import Block, Curves, Section, Table, Text
+from gflowout.studies.framework.content import Block, Section, Table
 from gflowout.studies.framework.sections import Compared, share
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
-from gflowout.studies.images import CIFAR, TITLES
-from gflowout.studies.models import Fitted
+from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.images import CIFAR, TITLES, Fitted
 from gflowout.training import fit
 
 NAME = "adaptation"
 NOISE = 0.3
-POINTS = (1000, 2000, 4000, 8000)
-_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
-_OPTIONS: dict[str, Options] = {
-    "smoke": {"points": [9, 18], "test": 20, "finetune": {"fit.epochs": 1, "rate": 0.3}},
-    # All numbers of points together are 15,000: one pass over each costs half of the training.
-    "cpu": {
-        "points": list(POINTS),
-        "test": 600,
-        "finetune": {"fit.epochs": 1, "rate": 0.3},
-        "data.limit": 9000,
-        "fit.epochs": 3,
-    },
-    "paper": {
-        "points": list(POINTS),
-        "test": 10000,
-        "finetune": {"fit.epochs": 50, "fit.patience": 10, "rate": 0.1},
-    },
-}
-"""``rate``: learning rate of the fine-tuning, as a share of that of the training."""
-_ABOUT = (
-    f"{NOISE:.0%} of the training labels were drawn at random, once for each seed; a drawn label "
-    "can be the true one. Fine-tuning starts from the weights of the best epoch with a new "
-    "optimiser. Its points are training images with their true labels, and the smaller sets are "
-    "parts of the larger ones. Options were tuned on clean labels and taken over by every arm "
-    "alike. The paper has curves without numbers here."
-)
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network trained on noisy labels and fine-tuned on some clean points."""
-    return images.trial_or(adapted, run, context)
-
-
-def adapted(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """Scores before fine-tuning, and after it on each number of clean points.
 
     Options: ``points``, numbers of clean points; ``finetune``, changes of the configuration;
@@ -84,18 +52,14 @@ def adapted(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
 
 
 def finetuned(fitted: Fitted, clean: Task, changes: Mapping[str, Any], context: Context) -> Fitted:
-    """Train further on clean points from weights learned on noisy labels, which stay as they are.
+    """Train copies of the networks further on clean points, with a changed configuration.
 
-    Args:
-        fitted: What was trained on noisy labels.
-        clean: Points with their true labels, from :func:`some`.
-        changes: Of the configuration, with ``rate``.
-        context: Of the run; its folder lets a run that was stopped go on.
+    A run that was stopped continues from what is in the folder of the context.
     """
     members = fitted.model.members if isinstance(fitted.model, Ensemble) else [fitted.model]
     tuned = [
-        _one(member, config, clean, changes, context.folder / f"points-{len(clean.train)}-{place}")
-        for place, (member, config) in enumerate(zip(members, fitted.configs, strict=True))
+        _member(start, config, clean, changes, context.folder / f"points-{len(clean.train)}-{i}")
+        for i, (start, config) in enumerate(zip(members, fitted.configs, strict=True))
     ]
     return replace(fitted, model=tuned[0] if len(tuned) == 1 else Ensemble(tuned))
 
@@ -109,64 +73,51 @@ def some(task: Task, points: int, seed: int) -> Task:
     """Some of the training images; those of fewer points are among those of more."""
     if points > len(task.train):
         raise ValueError(f"points must be at most {len(task.train)}, got {points}")
-    order = torch.randperm(len(task.train), generator=generator(seed, "clean_points"))
-    rows = order[:points]
+    rows = torch.randperm(len(task.train), generator=generator(seed, "clean_points"))[:points]
     train = Part(task.train.x[rows], task.train.y[rows])
     # The number of points is what a method that counts examples must know; what is done to
     # inputs stays as the network learned it.
     return replace(task, train=train, problem=replace(task.problem, train_size=points))
 
 
-def _one(
+def _member(
     start: MaskedModel, config: Config, task: Task, changes: Mapping[str, Any], folder: Path
 ) -> MaskedModel:
     dotted = {key: value for key, value in changes.items() if "." in key}
     config = with_changes(config, {**dotted, "fit.lr": changes["rate"] * config.fit.lr})
-    model = build.model(config, task.problem, example(task))
+    model = build.model(config, task.problem, build.example(task))
     model.load_state_dict(start.state_dict())
-    fit(
-        model,
-        task.training(config.data, config.seed),
-        task.valid.batches(task.problem, VALID_BATCH),
-        config.fit,
-        folder=folder,
-        progress=False,
-    )
+    train = task.training(config.data, config.seed)
+    valid = task.valid.batches(task.problem, VALID_BATCH)
+    fit(model, train, valid, config.fit, folder=folder, progress=False)
     return model.to(next(start.parameters()).device)
-
-
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, _DATA[preset])
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on CIFAR."""
-    data = _DATA[preset]
-    own = {"data.label_noise": NOISE, **_OPTIONS[preset]}
-    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, own))
+    data = images.ONE_CIFAR[preset]
+    options = {"data.label_noise": NOISE, **images.PRESETS[NAME][preset]}
+    return images.runs(NAME, preset, chosen, data, dict.fromkeys(data, options))
 
 
 def section(records: Sequence[Record]) -> Section:
     """Accuracy against the number of clean points, comparisons and claims."""
-    there = sections.present(records, CIFAR)
-    blocks: list[Block] = []
-    compared = []
-    for data in there:
+
+    def describe(data: str) -> tuple[list[Block], list[Compared]]:
         sizes = _sizes(records, data)
-        blocks.append(Text([images.setting(records, data)]))
-        blocks += [_table(records, data, sizes), *_curves(records, data, sizes)]
         what = f"accuracy on {TITLES[data]} after fine-tuning, mean over numbers of points"
-        compared.append(Compared(data, _after(sizes), what, percent=True))
-    findings, details = sections.against_others(records, compared)
-    if there:
-        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
-    experiments = {TITLES[d]: (d, _after(_sizes(records, d)) or "none") for d in there or CIFAR}
+        compared = Compared(data, _after(sizes), what, percent=True)
+        points = {size: f"points-{size}" for size in (0, *sizes)}
+        curves = robustness.metric_curves(records, data, TITLES[data], "clean points", points)
+        return [_table(records, data, sizes), *curves], [compared]
+
+    there = sections.present(records, CIFAR) or CIFAR
+    experiments = {TITLES[data]: (data, _after(_sizes(records, data)) or "none") for data in there}
     claims = [
         judge(f"adaptation.{name}", records, experiments, note=images.scale(records))
         for name in ("faster", "alike")
     ]
-    return Section(findings, blocks, claims, tuple(there))
+    return images.by_data(records, CIFAR, NAME, describe, claims)
 
 
 def _sizes(records: Sequence[Record], data: str) -> list[int]:
@@ -186,16 +137,6 @@ def _table(records: Sequence[Record], data: str, sizes: Sequence[int]) -> Table:
     return Table(TITLES[data], "Method", [*map(share, titles)], rows, "Accuracy.")
 
 
-def _curves(records: Sequence[Record], data: str, sizes: Sequence[int]) -> list[Curves]:
-    made = []
-    for metric, (title, percent) in robustness.METRICS.items():
-        names = {points: f"points-{points}/{metric}" for points in (0, *sizes)}
-        lines = sections.lines(records, data, names)
-        about = f"{TITLES[data]}: {title}"
-        made.append(Curves(about, "clean points", title, lines, percent=percent))
-    return made
-
-
 STUDY = Study(
     name=NAME,
     title="Adaptation after noisy labels",
@@ -205,5 +146,5 @@ STUDY = Study(
     work="gflowout.studies.adaptation:work",
     runs=runs,
     section=section,
-    tuning=tuning,
+    tuning=lambda preset: images.tuning(preset, images.ONE_CIFAR[preset]),
 )

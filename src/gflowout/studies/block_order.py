@@ -11,54 +11,39 @@ from collections.abc import Sequence
 from gflowout.runs import Run
 from gflowout.studies import images, robustness
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.content import Block, Section, Text
+from gflowout.studies.framework.content import Block, Section
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import CIFAR, TITLES
 from gflowout.studies.robustness import work
 
-__all__ = ["STUDY", "runs", "section", "tuning", "work"]
+__all__ = ["STUDY", "runs", "section", "work"]
 
 NAME = "block-order"
-_DATA = {"smoke": ("cifar10",), "cpu": ("cifar10",), "paper": CIFAR}
-"""Two hours of CIFAR-100 more are not in "cpu"."""
 _FEWER = {"test": 600, "corrupted": 200}
 """Test images of "cpu": fewer than in robustness, of which this is a side line."""
-_ABOUT = (
-    "Options were tuned with the usual order of the blocks and taken over by every arm alike. The "
-    "paper has curves without numbers here, for accuracy; NLL and ECE are additions."
-)
-
-
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, _DATA[preset])
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm with the second order."""
-    options = {"backbone.order": "bn-conv", **(_FEWER if preset == "cpu" else {})}
-    data = _DATA[preset]
-    by_data = images.scored_images(preset, data, **options)
-    return images.runs(NAME, preset, chosen, data, by_data)
+    own = {"backbone.order": "bn-conv", **(_FEWER if preset == "cpu" else {})}
+    options = images.scored_images(preset, images.ONE_CIFAR[preset], **own)
+    return images.runs(NAME, preset, chosen, images.ONE_CIFAR[preset], options)
 
 
 def section(records: Sequence[Record]) -> Section:
     """Tables, curves, comparisons and the claim."""
-    there = sections.present(records, CIFAR)
-    blocks: list[Block] = []
-    compared = []
-    for data in there:
-        blocks.append(Text([images.setting(records, data)]))
-        blocks.append(robustness.table(records, data, paper=False))
-        blocks += robustness.severity_curves(records, data)
+
+    def describe(data: str) -> tuple[list[Block], list[Compared]]:
         what = f"accuracy on corrupted {TITLES[data]}, BatchNorm first"
-        compared.append(Compared(data, robustness.corrupted("accuracy"), what, percent=True))
-    findings, details = sections.against_others(records, compared)
-    if there:
-        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
-    claim = robustness.matching("block-order.corruptions", records, there or CIFAR)
-    return Section(findings, blocks, [claim], tuple(there))
+        return [
+            robustness.table(records, data, paper=False),
+            *robustness.severity_curves(records, data),
+        ], [Compared(data, robustness.corrupted("accuracy"), what, percent=True)]
+
+    there = sections.present(records, CIFAR) or CIFAR
+    claim = robustness.matching("block-order.corruptions", records, there)
+    return images.by_data(records, CIFAR, NAME, describe, [claim])
 
 
 STUDY = Study(
@@ -69,6 +54,6 @@ STUDY = Study(
     work="gflowout.studies.block_order:work",
     runs=runs,
     section=section,
-    tuning=tuning,
-    needs=images.with_frost,
+    tuning=lambda preset: images.tuning(preset, images.ONE_CIFAR[preset]),
+    needs=robustness.with_frost,
 )

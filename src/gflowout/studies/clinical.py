@@ -23,7 +23,7 @@ from gflowout.app.sources import Part, Task
 from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import models
+from gflowout.studies import images as models
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials

@@ -7,10 +7,11 @@ of this study wait for one another, but cannot see other programs.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,42 +19,34 @@ from torch import Tensor
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
 from gflowout.bench import timing
-from gflowout.bench.methods import adam_step
-from gflowout.bench.timing import Case
+from gflowout.bench.methods import CLASSES, adam_step, prediction, wrap
 from gflowout.core.memory_format import to_fastest_format
-from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Result, Run, locks
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.claims import template
-from gflowout.studies.framework.content import (
-    PAPER,
-    Bars,
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Row,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.claims import entry, template
+from gflowout.studies.framework.content import Cell, Section
 from gflowout.studies.framework.statistics import by_seed
 from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.images import PRESETS
 
 NAME = "cost"
 ALL = "all"
 """Instead of a method: one run times them all."""
-CLASSES, TRAIN_SIZE = 10, 50_000
+TEXTS = entry(f"{NAME}.texts")
 REFERENCE = "mc"
 DATA = {"mlp": "MLP", "resnet18": "ResNet-18"}
-"""Networks, which stand where other studies have data."""
+"""Networks, in the place of the data of other studies."""
 ACTIONS = {"train": "training step", "predict": "prediction"}
 TITLES = {
     **{label: arm.title for label, arm in ARMS.items() if label != "control"},
     "id-gflowout-1": "ID-GFlowOut, 1 mask per step",
     "combined-1": "GFlowOut + ID, 1 mask per step",
 }
+"""What is timed, by label. By default ID-GFlowOut and the combined method score four masks in a
+step; with ``-1`` they score one, as the paper's ID-GFlowOut does."""
+SIZED = ("concrete", "id-gflowout", "combined")
+"""Methods that need the number of training examples."""
 LEARNED = ("gflowout", "contextual", "concrete")
 """The paper's learned methods."""
 LEAST = 2
@@ -61,45 +54,8 @@ LEAST = 2
 ALONE = 0.9
 """Least share of its core that a run should have had."""
 
-
-class Timed(NamedTuple):
-    """What is timed under a label: a method with options, or an ensemble of several members."""
-
-    method: str
-    options: Mapping[str, Any] = {}
-    members: int = 1
-
-
-_SIZED = {"train_size": TRAIN_SIZE}
-TIMED = {
-    "none": Timed("none"),
-    "mc": Timed("mc"),
-    "concrete": Timed("concrete", _SIZED),
-    "contextual": Timed("contextual"),
-    "id-gflowout": Timed("id-gflowout", _SIZED),
-    "id-gflowout-1": Timed("id-gflowout", {**_SIZED, "draws": 1}),
-    "gflowout": Timed("gflowout"),
-    "combined": Timed("combined", _SIZED),
-    "combined-1": Timed("combined", {**_SIZED, "draws": 1}),
-    "ensemble": Timed("none", members=ARMS["ensemble"].members),
-}
-"""By label. By default ID-GFlowOut and the combined method score four masks in a step, the paper's
-ID-GFlowOut one: ``-1`` is for that."""
-
-SIZES: dict[str, dict[str, Options]] = {
-    "smoke": {
-        "mlp": {"batch": 16, "rounds": 2, "draws": 5},
-        "resnet18": {"batch": 2, "rounds": 1, "draws": 2, "width": 2},
-    },
-    "cpu": {
-        "mlp": {"batch": 128, "rounds": 50, "draws": 20},
-        "resnet18": {"batch": 32, "rounds": 8, "draws": 20, "width": 16},
-    },
-    "paper": {
-        "mlp": {"batch": 128, "rounds": 200, "draws": 20},
-        "resnet18": {"batch": 128, "rounds": 20, "draws": 20, "width": 64},
-    },
-}
+SIZES = PRESETS[NAME]
+"""By preset and network: batch, rounds of the timing, draws of a prediction, width."""
 SEEDS = {"smoke": 1, "cpu": 3, "paper": 5}
 """Processes: what changes from one to the next is not seen within one."""
 
@@ -128,37 +84,25 @@ def work(run: Run, context: Context) -> Result:
 
 def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
     """What is timed on a network: ``"train"``, a step of Adam, and ``"predict"``."""
-    batch, draws = options["batch"], options["draws"]
-
-    def inputs() -> Tensor:
-        return torch.randn(batch, 784) if data == "mlp" else torch.randn(batch, 3, 32, 32)
+    shape = (784,) if data == "mlp" else (3, 32, 32)
 
     def network() -> Any:
         if data == "mlp":
             return MLP()
         return to_fastest_format(ResNet18(CLASSES, options["width"]))  # as the other studies do
 
-    def steps() -> dict[str, Case]:
-        x, y = inputs(), torch.randint(CLASSES, (batch,))
-        return {label: adam_step(_model(label, network, x), x, y) for label in TIMED}
-
-    def predictions() -> dict[str, Case]:
-        x = inputs()
-
-        def case(model: Any) -> Case:
-            return lambda: model.predict(x, samples=draws).mean
-
-        return {label: case(_model(label, network, x)) for label in TIMED}
+    def cases(action: str) -> dict[str, timing.Case]:
+        x, y = torch.randn(options["batch"], *shape), torch.randint(CLASSES, (options["batch"],))
+        models = {label: _model(label, network, x[:2]) for label in TITLES}
+        if action == "train":
+            return {label: adam_step(model, x, y) for label, model in models.items()}
+        return {label: prediction(model, x, options["draws"]) for label, model in models.items()}
 
     return {
-        name: timing.Table(
-            name=name,
-            title=name,
-            references=(REFERENCE,),
-            repeats=options["rounds"],
-            build=build,
+        action: timing.Table(
+            action, action, (REFERENCE,), options["rounds"], functools.partial(cases, action)
         )
-        for name, build in (("train", steps), ("predict", predictions))
+        for action in ACTIONS
     }
 
 
@@ -181,24 +125,14 @@ def _timed(run: Run, context: Context) -> dict[str, Any]:
     return metrics
 
 
-def _model(label: str, network: Callable[[], Any], x: Tensor) -> Any:
+def _model(label: str, network: Callable[[], Any], example: Tensor) -> Any:
     """An untrained model, or an ensemble of them."""
-    timed = TIMED[label]
-
-    def one() -> MaskedModel:
-        net = network()
-        return gfo.wrap(
-            net,
-            timed.method,
-            net.sites,
-            likelihood=gfo.Categorical(CLASSES),
-            example=(x[:2],),
-            **timed.options,
-        )
-
-    if timed.members == 1:
-        return one()
-    return gfo.Ensemble([one() for _ in range(timed.members)])
+    arm = ARMS[label.removesuffix("-1")]
+    options: Options = {"draws": 1} if label.endswith("-1") else {}
+    if arm.method in SIZED:
+        options["train_size"] = 50_000
+    members = [wrap(network(), arm.method, example, **options) for _ in range(arm.members)]
+    return members[0] if arm.members == 1 else gfo.Ensemble(members)
 
 
 # What the report says
@@ -211,37 +145,22 @@ def section(records: Sequence[Record]) -> Section:
         return Section(claims=_claims(records))
     pairs = [(action, network) for action in ACTIONS for network in networks]
     heads = [f"{ACTIONS[action]}, {DATA[network]}" for action, network in pairs]
-    columns = [Column(head, "low", 2) for head in heads]
+    columns = [content.Column(head, "low", 2) for head in heads]
 
     def of(label: str, pair: tuple[str, str], unit: str = "") -> Cell:
         return sections.cell(_values(records, pair[1], f"{pair[0]}{unit}/{label}"))
 
     title = "Time relative to MC dropout"
-    ratios = sections.rows(TITLES, pairs, of)
-    blocks: list[Block] = [
-        Text(_preface(records)),
-        Table(title, "method", columns, [*ratios, *_paper(pairs)], _PAPER_TIMES),
-        Bars(
-            title,
-            "times MC dropout",
-            heads,
-            [(name, [of(label, pair) for pair in pairs]) for label, name in TITLES.items()],
-        ),
-        Table(
-            "Time in milliseconds",
-            "method",
-            columns,
-            sections.rows(TITLES, pairs, lambda label, pair: of(label, pair, "_ms")),
-            "Median over rounds, mean over processes.",
-        ),
+    rows = [*sections.rows(TITLES, pairs, of), *_paper(pairs)]
+    bars = [(name, [of(label, pair) for pair in pairs]) for label, name in TITLES.items()]
+    times = sections.rows(TITLES, pairs, lambda label, pair: of(label, pair, "_ms"))
+    blocks: list[content.Block] = [
+        content.Text(_preface(records)),
+        content.Table(title, "method", columns, rows, TEXTS["ratios"]),
+        content.Bars(title, "times MC dropout", heads, bars),
+        content.Table("Time in milliseconds", "method", columns, times, TEXTS["times"]),
     ]
     return Section(_findings(records, networks), blocks, _claims(records))
-
-
-_PAPER_TIMES = (
-    "The paper's are of training on one RTX8000 GPU; it says of predictions only that the three "
-    "learned methods are alike."
-)
 
 
 def _values(records: Sequence[Record], network: str, metric: str) -> list[float]:
@@ -255,13 +174,7 @@ def _mean(records: Sequence[Record], network: str, metric: str, least: int = 1) 
 
 
 def _preface(records: Sequence[Record]) -> list[str]:
-    lines = [
-        "All methods are timed in one process, in turns; each number is the median over rounds of "
-        "the ratio to MC dropout in the same round, then the mean over processes. A step is one of "
-        "Adam; predictions have the number of draws given below, on networks as they are before "
-        "training. Without dropout all draws are the same and one pass serves; an ensemble has one "
-        "pass for each member."
-    ]
+    lines = [TEXTS["about"]]
     shares = [1.0]
     for name, title in DATA.items():
         record = next((record for record in records if record["data"] == name), None)
@@ -276,43 +189,38 @@ def _preface(records: Sequence[Record]) -> list[str]:
                 f"{machine.get('cpu', 'unknown processor')}; {len(own)} processes."
             )
     if min(shares) < ALONE:
-        lines.append(
-            f"The machine had other work: a run got {100 * min(shares):.0f} % of its core. Ratios "
-            "suffer less than times, but take both with care."
-        )
+        lines.append(TEXTS["busy"].format(share=100 * min(shares)))
     return lines
 
 
-def _paper(pairs: Sequence[tuple[str, str]]) -> list[Row]:
-    """What the paper says of ResNet."""
-    rows = []
-    for label in (REFERENCE, *LEARNED):
-        times = {("train", "resnet18"): "about 2", ("predict", "resnet18"): "alike"}
-        if label == REFERENCE:
-            times = {("train", "resnet18"): "1"}
-        cells = [Cell(text=times.get(pair, sections.NONE)) for pair in pairs]
-        rows.append(Row(TITLES[label], cells, PAPER))
-    return rows
+def _paper(pairs: Sequence[tuple[str, str]]) -> list[content.Row]:
+    """What the paper says of ResNet-18."""
+    learned = {("train", "resnet18"): "about 2", ("predict", "resnet18"): "alike"}
+    times = {REFERENCE: {("train", "resnet18"): "1"}, **dict.fromkeys(LEARNED, learned)}
+    cells = {
+        label: [Cell(text=own.get(pair, sections.NONE)) for pair in pairs]
+        for label, own in times.items()
+    }
+    return sections.paper_rows(cells, TITLES)
 
 
 def _findings(records: Sequence[Record], networks: Sequence[str]) -> list[str]:
-    made = []
+    lines = []
     for action, words in ACTIONS.items():
-        means = {name: _mean(records, name, f"{action}/gflowout") for name in networks}
         parts = [
             f"{mean:.2f} times as long with the {DATA[name]}"
-            for name, mean in means.items()
-            if mean is not None
+            for name in networks
+            if (mean := _mean(records, name, f"{action}/gflowout")) is not None
         ]
         if parts:
-            beside = " (paper: about twice, on a GPU)" if action == "train" else ""
-            made.append(
-                f"A {words} of GFlowOut takes {' and '.join(parts)} as one of MC dropout{beside}."
+            paper = " (paper: about twice, on a GPU)" if action == "train" else ""
+            lines.append(
+                f"A {words} of GFlowOut takes {' and '.join(parts)} as one of MC dropout{paper}."
             )
-    return made
+    return lines
 
 
-def _claims(records: Sequence[Record]) -> list[Claim]:
+def _claims(records: Sequence[Record]) -> list[content.Claim]:
     train, predict = (
         {label: _mean(records, "resnet18", f"{action}/{label}", LEAST) for label in LEARNED}
         for action in ACTIONS
@@ -328,10 +236,9 @@ def _claims(records: Sequence[Record]) -> list[Claim]:
 
 
 def _alike(times: Iterable[float | None]) -> bool | None:
-    """Whether times are within a factor of 4/3."""
-    values = list(times)
-    known = [value for value in values if value is not None]
-    return max(known) / min(known) <= 4 / 3 if len(known) == len(values) else None
+    """Whether times are within a factor of 4/3; ``None`` if one is missing."""
+    values = [math.nan if value is None else value for value in times]
+    return None if any(map(math.isnan, values)) else max(values) / min(values) <= 4 / 3
 
 
 def _listed(times: Mapping[str, float | None]) -> str:

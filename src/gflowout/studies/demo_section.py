@@ -9,35 +9,27 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-import matplotlib.image
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from gflowout.core.metrics import BINS
+from gflowout.core.optional import require
 from gflowout.core.text import counted
-from gflowout.studies import demo_data as data
-from gflowout.studies.demo import ANGLES, BASELINE, DRAWS, METHODS, Run, Settings, train_all
-from gflowout.studies.framework import statistics
-from gflowout.studies.framework.content import (
-    Bars,
-    Block,
-    Cell,
-    Column,
-    Curves,
-    Picture,
-    Pictures,
-    Row,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from gflowout.studies import demo
+from gflowout.studies.demo import BASELINE, Run, Settings
+from gflowout.studies.framework import content, statistics
+from gflowout.studies.framework.claims import entry
+from gflowout.studies.framework.content import Block, Cell, Column, Curves, Row, Section, Series
 from gflowout.studies.framework.sections import cell
-from gflowout.studies.framework.summary import mean_error
+from gflowout.studies.framework.statistics import mean_error
+
+require("torchmetrics", extra="demo", purpose="gflowout demo")
+image_file = require("matplotlib.image", extra="demo", purpose="gflowout demo")
 
 METRICS = {
     "accuracy": Column("test acc. %", "high", 1, percent=True),
@@ -53,12 +45,8 @@ METRICS = {
 """Columns of the table, by key of a run's scores."""
 
 TITLE = "How sure is the network?"
-INTRO = (
-    "A small network learned to read handwritten digits, once for each way of dropping units. To "
-    "predict, it answers several times with different units dropped; where the answers disagree, "
-    "it is not sure. (An ensemble asks several networks instead.) This page shows how far that "
-    "doubt can be trusted.",
-)
+TEXTS = entry("demo.texts")
+INTRO = (TEXTS["intro"],)
 CARDS = 6
 """Digits on the page, the hardest."""
 STRIP = 10
@@ -73,30 +61,35 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def run(settings: Settings, console: Console | None = None) -> dict[str, Section]:
-    """Train every method with every seed and print a table.
-
-    Returns:
-        The sections of the page by title.
-    """
+    """Train every method with every seed, print a table, and return the page's sections."""
     console = console or Console()
     start = time.perf_counter()
     runs = train_all(settings, console)
     scores = {
         name: {key: [run.scores[key] for run in runs if run.method == name] for key in METRICS}
-        for name in METHODS
+        for name in demo.METHODS
     }
     notes = describe(settings, time.perf_counter() - start)
     sentences = findings(scores, settings.seeds)
     console.print(grid(scores))
-    for line in notes:
+    for line in (*notes, "", *(f"- {sentence}" for sentence in sentences)):
         console.print(line, highlight=False)
-    console.print()
-    for line in sentences:
-        console.print(f"- {line}", highlight=False)
     return {
-        "The numbers": Section(sentences, [table(scores), Text(notes)]),
+        "The numbers": Section(sentences, [table(scores), content.Text(notes)]),
         **sections(runs),
     }
+
+
+def train_all(settings: Settings, console: Console) -> list[Run]:
+    """Run every method with every seed behind a progress bar; in the order of the table."""
+    runs: dict[tuple[str, int], Run] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("training", total=len(demo.METHODS) * settings.seeds)
+        for run in demo.results(settings):
+            runs[run.method, run.seed] = run
+            progress.update(task, advance=1, description=f"training ({run.method} done)")
+    return [runs[name, seed] for name in demo.METHODS for seed in range(settings.seeds)]
 
 
 # Numbers and sentences
@@ -125,44 +118,39 @@ def grid(scores: Scores) -> Grid:
     return result
 
 
-def table(scores: Scores) -> Table:
+def table(scores: Scores) -> content.Table:
     """The same table for the page."""
     rows = [Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()]
-    return Table("All methods on three kinds of images", "method", list(METRICS.values()), rows)
+    columns = list(METRICS.values())
+    return content.Table("All methods on three kinds of images", "method", columns, rows)
 
 
 def findings(scores: Scores, seeds: int) -> list[str]:
-    """Say where a method differs from the baseline on the same seeds.
-
-    Returns:
-        A sentence per method, and one on how much to trust them.
-    """
+    """Say where each method differs from the baseline on the same seeds, and how sure that is."""
     if seeds == 1:
         return [f"One seed has no standard error: differences from {BASELINE} cannot be judged."]
+    others = [method for method in scores if method != BASELINE]
     comparisons = statistics.holm(
         {
             f"{method} {key}": statistics.paired(
                 scores[method][key], scores[BASELINE][key], column.better or "high"
             )
-            for method in scores
+            for method in others
             for key, column in METRICS.items()
-            if method != BASELINE
         }
     )
-    phrases: dict[str, list[str]] = {method: [] for method in scores if method != BASELINE}
-    for method in phrases:
-        for key, column in METRICS.items():
-            comparison = comparisons[f"{method} {key}"]
-            if comparison.verdict in ("better", "worse"):
-                phrases[method].append(_phrase(comparison, column))
+    lines = []
+    for method in others:
+        own = [(comparisons[f"{method} {key}"], column) for key, column in METRICS.items()]
+        phrases = [_phrase(*pair) for pair in own if pair[0].verdict in ("better", "worse")]
+        lines.append(
+            f"{method} against {BASELINE}: {'; '.join(phrases) or 'no significant difference'}."
+        )
     verdicts = [comparison.firm for comparison in comparisons.values()]
     count = len(verdicts) - verdicts.count("not comparable")
     firm = verdicts.count("better") + verdicts.count("worse")
     return [
-        *(
-            f"{method} against {BASELINE}: {'; '.join(own) or 'no significant difference'}."
-            for method, own in phrases.items()
-        ),
+        *lines,
         f"Paired by seed, with 95 % intervals. Of {count} comparisons with {seeds} seeds, about "
         f"{(1 - statistics.LEVEL) * count:.0f} would differ by chance alone; {firm} remain "
         "significant after Holm correction.",
@@ -179,20 +167,11 @@ def _phrase(comparison: statistics.Comparison, column: Column) -> str:
 
 def describe(settings: Settings, seconds: float) -> list[str]:
     """What was measured, how, and with how many runs."""
-    lines = [
-        "Data: scikit-learn's 1,797 digits; 1,000 to train, 297 to choose the epoch by NLL, 500 to "
-        "test. rotated: test digits turned by up to 90° either way. photos: telling test digits "
-        "from as many 8x8 patches of two photographs, which are the positive class.",
-        f"Scores: from the average of {DRAWS} draws' probabilities. ECE with {BINS} bins. "
-        "AUROC and AUPR score by predictive entropy; by MI: AUROC by mutual information.",
-        f"Runs: {counted(settings.seeds, 'seed')} (split, weights and masks), {settings.epochs} "
-        f"epochs each, library defaults, nothing tuned on test; {seconds:.0f} s on a "
-        f"{os.cpu_count()}-core CPU.",
-    ]
+    seeds, cores = counted(settings.seeds, "seed"), os.cpu_count()
+    values = {"draws": demo.DRAWS, "bins": BINS, "seeds": seeds, "epochs": settings.epochs}
+    lines = [line.format(**values, seconds=seconds, cores=cores) for line in TEXTS["notes"]]
     if settings.quick:
-        lines.append(
-            "This is a quick run: the models are hardly trained, the numbers mean nothing."
-        )
+        lines.append(TEXTS["quick"])
     return lines
 
 
@@ -202,55 +181,31 @@ def describe(settings: Settings, seconds: float) -> list[str]:
 def sections(runs: Sequence[Run]) -> dict[str, Section]:
     """The page's plots and pictures, by title of the section."""
     first = [run for run in runs if run.seed == runs[0].seed]
-    seeds = len({run.seed for run in runs})
-    texts = {
-        "What the networks saw": "",
-        "When it says 90 %, is it right 90 % of the time?": (
-            "Predictions are sorted by how confident they are. Where accuracy equals confidence "
-            "the network is calibrated; above that line it is too modest, below it too bold. Bins "
-            f"with fewer than {FEW} predictions are left out."
-        ),
-        "Does it notice what it has never seen?": (
-            "Entropy measures doubt: 0 if all probability is on one class, 2.3 if all ten are "
-            "equally likely. Digits like those of the training should lie on the left, photographs "
-            "and rotated digits further right."
-        ),
-        "Turning the digits": (
-            "Every test digit is turned further and further. A network that knows its limits gets "
-            "less certain (second plot) where it gets less accurate (first). Lines are means over "
-            f"{counted(seeds, 'seed')}, bands their standard errors. Guessing is right 10 % of the "
-            "time."
-        ),
-        "The hardest digits": (
-            "The test digits that all methods together were least certain of (seed "
-            f"{first[0].seed}). The plots show the same digits from left to right: bars are the "
-            f"predicted probabilities of the true class and the {BARS - 1} likeliest others, thin "
-            f"lines the range of {DRAWS} draws (5 % to 95 %)."
-        ),
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    values = {"few": FEW, "seeds": seeds, "seed": first[0].seed, "others": BARS - 1}
+    blocks: dict[str, Sequence[Block]] = {
+        "examples": [_examples(first[0])],
+        "reliability": [_reliability(runs, method) for method in demo.METHODS],
+        "entropy": [_entropies(runs, method) for method in demo.METHODS],
+        "angles": [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
+        "hardest": _hardest(first),
     }
-    blocks: list[list[Block]] = [
-        [_examples(first[0])],
-        [_reliability(runs, method) for method in METHODS],
-        [_entropies(runs, method) for method in METHODS],
-        [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
-        _hardest(first),
-    ]
-    return {
-        title: Section(blocks=[*([Text([text])] if text else []), *own])
-        for (title, text), own in zip(texts.items(), blocks, strict=True)
-    }
+    page = {}
+    for name, (title, *texts) in entry("demo.sections").items():
+        paragraphs = [content.Text([text.format(**values, draws=demo.DRAWS)]) for text in texts]
+        page[title] = Section(blocks=[*paragraphs, *blocks[name]])
+    return page
 
 
-def _examples(run: Run) -> Pictures:
-    images = torch.as_tensor(run.images)
-    turned = data.rotated(images, run.seed)
+def _examples(run: Run) -> content.Pictures:
+    turned = demo.rotated(torch.as_tensor(run.images), run.seed).numpy()
     kinds = {
-        "Test digits: like those of the training.": images,
+        "Test digits: like those of the training.": run.images,
         "Rotated digits: the same ones, by up to 90° either way.": turned,
-        "Photo patches: not digits at all.": data.photo_patches(STRIP, run.seed),
+        "Photo patches: not digits at all.": demo.photo_patches(STRIP, run.seed).numpy(),
     }
-    pictures = [Picture(png(some[:STRIP].numpy()), text, ()) for text, some in kinds.items()]
-    return Pictures("Three kinds of images", (), pictures)
+    pictures = [content.Picture(png(some[:STRIP]), text, ()) for text, some in kinds.items()]
+    return content.Pictures("Three kinds of images", (), pictures)
 
 
 def _reliability(runs: Sequence[Run], method: str) -> Curves:
@@ -259,26 +214,26 @@ def _reliability(runs: Sequence[Run], method: str) -> Curves:
     confidence = np.concatenate([run.probabilities.max(-1) for run in own])
     correct = np.concatenate([run.probabilities.argmax(-1) == run.labels for run in own])
     edges = np.linspace(0, 1, BINS + 1)
-    bins = np.clip(np.digitize(confidence, edges[1:-1]), 0, BINS - 1)
-    count = np.bincount(bins, minlength=BINS)
+    count = np.histogram(confidence, edges)[0]
     used = count >= FEW
-    centres = np.bincount(bins, confidence, BINS)[used] / count[used]
-    accuracy = np.bincount(bins, correct, BINS)[used] / count[used]
+    centres, accuracy = (
+        np.histogram(confidence, edges, weights=values.astype(float))[0][used] / count[used]
+        for values in (confidence, correct)
+    )
     middles = (edges[:-1] + edges[1:]) / 2
     series = [
         Series(method, centres.tolist(), accuracy.tolist()),
         Series("calibrated", [0.0, 1.0], [0.0, 1.0]),
         Series("share of predictions", middles.tolist(), (count / count.sum()).tolist()),
     ]
-    return Curves(
-        f"Reliability diagram of {method}", "confidence", "accuracy", series, percent=True
-    )
+    title = f"Reliability diagram of {method}"
+    return Curves(title, "confidence", "accuracy", series, percent=True)
 
 
 def _entropies(runs: Sequence[Run], method: str) -> Curves:
     """Histograms of predictive entropy for the three kinds of data."""
     own = [run for run in runs if run.method == method]
-    edges = np.linspace(0, np.log(data.CLASSES), 25)
+    edges = np.linspace(0, np.log(demo.CLASSES), 25)
     middles = ((edges[:-1] + edges[1:]) / 2).tolist()
     series, means = [], []
     for kind in own[0].entropies:
@@ -294,11 +249,11 @@ def _entropies(runs: Sequence[Run], method: str) -> Curves:
 def _by_angle(runs: Sequence[Run], quantity: str) -> Curves:
     """Accuracy or entropy against the angle: mean and standard error over seeds."""
     series = []
-    for method in METHODS:
+    for method in demo.METHODS:
         curves = [getattr(run, f"angle_{quantity}") for run in runs if run.method == method]
         pairs = [mean_error(list(values)) for values in zip(*curves, strict=True)]
         means, errors = zip(*pairs, strict=True)
-        series.append(Series(method, ANGLES, means, errors if len(curves) > 1 else None))
+        series.append(Series(method, demo.ANGLES, means, errors if len(curves) > 1 else None))
     percent = quantity == "accuracy"
     title = "Accuracy" if percent else "Mean entropy"
     return Curves(title, "angle in degrees", quantity, series, percent=percent)
@@ -308,24 +263,23 @@ def _hardest(runs: Sequence[Run]) -> list[Block]:
     """The test digits with the highest entropy, averaged over methods of one seed."""
     entropy = np.mean([run.entropies["test digits"] for run in runs], 0)
     probabilities = np.stack([run.probabilities for run in runs])
-    classes = [str(name) for name in range(data.CLASSES)]
+    classes = [str(name) for name in range(demo.CLASSES)]
     pictures, bars = [], []
     for place, row in enumerate(np.argsort(-entropy)[:CARDS][::-1], 1):
         label = int(runs[0].labels[row])
         mean, spread = probabilities[:, row].mean(0), probabilities[:, row].std(0)
-        image = png(runs[0].images[row : row + 1])
-        pictures.append(
-            Picture(image, f"true: {label}", mean.tolist(), spread.tolist(), float(entropy[row]))
-        )
+        image, doubt = png(runs[0].images[row : row + 1]), float(entropy[row])
+        picture = content.Picture(image, f"true: {label}", mean.tolist(), spread.tolist(), doubt)
+        pictures.append(picture)
         likeliest = [name for name in np.argsort(-mean).tolist() if name != label]
         shown = sorted([label, *likeliest[: BARS - 1]])
         series = [(run.method, [_bar(run, row, name) for name in shown]) for run in runs]
         right = [run.method for run in runs if int(run.probabilities[row].argmax()) == label]
         caption = f"Right: {', '.join(right)}." if right else "No method is right."
-        title = f"Digit {place}, true class {label}"
-        bars.append(Bars(title, "probability", [classes[name] for name in shown], series, caption))
+        title, names = f"Digit {place}, true class {label}", [classes[name] for name in shown]
+        bars.append(content.Bars(title, "probability", names, series, caption))
     caption = "Bars: mean over methods. Lines: standard deviation between methods."
-    return [Pictures("The digits", classes, pictures, caption), *bars]
+    return [content.Pictures("The digits", classes, pictures, caption), *bars]
 
 
 def _bar(run: Run, row: int, label: int) -> Cell:
@@ -335,10 +289,10 @@ def _bar(run: Run, row: int, label: int) -> Cell:
 
 def png(images: NDArray[np.float32]) -> str:
     """Images [count, 64], from 0 to 16, side by side, one pixel apart, as base64 of a PNG."""
-    squares = images.reshape(-1, data.SIDE, data.SIDE) / data.WHITE
+    squares = images.reshape(-1, demo.SIDE, demo.SIDE) / demo.WHITE
     tiles = np.pad(squares, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan)
     strip = np.concatenate(list(tiles), 1)[:, :-1]
     grey, alpha = np.nan_to_num(strip), ~np.isnan(strip)
     buffer = io.BytesIO()
-    matplotlib.image.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
+    image_file.imsave(buffer, np.stack([grey, grey, grey, alpha], -1).clip(0, 1))
     return base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""What the studies on images share: their sizes, runs and trials, shifted images and scores.
+"""What the studies on images share: sizes, runs and trials, trained models, shifts and scores.
 
 Robustness, out-of-distribution detection and masks use the same configurations, so that a model of
 one serves the others; block order and adaptation change them and train their own.
@@ -6,28 +6,37 @@ one serves the others; block order and adaptation change them and train their ow
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import io
+import functools
+import hashlib
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gflowout.app import evaluation as scores
-from gflowout.app.sources import Part
-from gflowout.core import optional
+from gflowout.app import run as pipeline
+from gflowout.app.config import Config, flat, from_flat
+from gflowout.app.preprocess import Problem
+from gflowout.app.sources import Part, Task
 from gflowout.core.atomic_io import write_file
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.model import MaskedModel
 from gflowout.core.text import counted
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
-from gflowout.runs import Context, Result, Run
-from gflowout.studies import models
+from gflowout.runs import Context, Result, Run, locks
+from gflowout.runs.values import canonical
+from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
-from gflowout.studies.framework.sections import seeds_done
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, sources
-from gflowout.studies.models import Fitted
+from gflowout.studies.framework.claims import entry
+from gflowout.studies.framework.content import Block, Claim, Section, Text
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed
 
 CIFAR = ("cifar10", "cifar100")
 DATA = ("mnist", *CIFAR)
@@ -41,86 +50,28 @@ ROTATED = "rotated"
 SAME = "unshifted"
 """Clean scores of the images that were corrupted: severity 0."""
 
-STORE = "shifts"
-"""Folder of the shifted images, beside the folders of the runs."""
+SHIFTED, STORE = "shifts", "models"
+"""Folders of shifted images and of trained models, beside the folders of the runs: they live and
+die with them, and on a cluster they are on the file system that the runs share."""
 BATCH = 250
 _SEED = 0
 """Of test subsets and shifts: the same images for every arm and seed."""
+_APART = 1000
+"""Between the seeds of an ensemble's members; the first member is the single network."""
 
-# Sizes of "cpu", from steps that were timed on one core at 2.8 GHz. On MNIST an image costs 0.04 to
-# 0.18 ms per epoch, so all 60,000 and nine seeds fit. On CIFAR a ResNet-18 of width 8 (of 64)
-# takes 1.7 to 3.9 ms per image and epoch and 8 ms for 20 draws: all arms together 27 and 61 ms.
-# 5,400 training images (adaptation, which needs 8,000, has its own number), 4 epochs and 5 seeds
-# are what about three hours on two cores leave room for.
-_NETWORKS: dict[str, dict[str, Options]] = {
-    "smoke": {
-        "mnist": {"data.limit": 200, "data.batch_size": 90, "fit.epochs": 1},
-        "cifar": {
-            "data.limit": 40, "data.batch_size": 18, "backbone.width": 2, "fit.epochs": 1,
-            "fit.valid_samples": 1,
-        },
-    },
-    "cpu": {
-        "mnist": {"data.batch_size": 200, "fit.epochs": 8, "fit.schedule": "cosine"},
-        "cifar": {
-            "data.limit": 6000, "data.batch_size": 50, "backbone.width": 8, "fit.epochs": 4,
-            "fit.schedule": "cosine", "fit.valid_samples": 3,
-        },
-    },
-    # The paper names networks, seeds, draws, temperature and early stopping; optimisers and
-    # schedules are those of the published programs and of common practice.
-    "paper": {
-        "mnist": {
-            "data.batch_size": 100, "fit.epochs": 100, "fit.patience": 10, "fit.log_z_lr": 0.1
-        },
-        "cifar": {
-            "data.batch_size": 128, "data.augment": True, "backbone.width": 64,
-            "fit.epochs": 200, "fit.optimizer": "sgd", "fit.schedule": "milestones",
-            "fit.milestones": [0.3, 0.6, 0.8], "fit.gamma": 0.2, "fit.patience": 40,
-            "fit.log_z_lr": 0.1,
-        },
-    },
-}  # fmt: skip
-_TRIALS: dict[tuple[str, str], Options] = {
-    ("cpu", "mnist"): {"data.limit": 20000, "fit.epochs": 6},
-    ("cpu", "cifar"): {"data.limit": 1800, "fit.epochs": 3},
-    ("paper", "cifar"): {"fit.epochs": 60, "fit.patience": 20},
-}
-"""How trials differ: fewer images and epochs where the whole would cost too much."""
-_RATES: dict[str, dict[str, tuple[float, ...]]] = {
-    "smoke": {"mnist": (1e-3,), "cifar": (3e-3,)},
-    "cpu": {"mnist": (1e-3, 3e-3), "cifar": (2e-3, 6e-3)},
-    "paper": {"mnist": (3e-4, 1e-3, 3e-3), "cifar": (0.02, 0.05, 0.1)},
-}
-_OWN = {"smoke": 1, "cpu": 3, "paper": 3}
-_SCORED: dict[str, dict[str, tuple[int, int]]] = {
-    "smoke": {"mnist": (40, 20), "cifar": (20, 10)},
-    "cpu": {"mnist": (10000, 2000), "cifar": (1000, 200)},
-    "paper": {"mnist": (10000, 10000), "cifar": (10000, 10000)},
-}
-"""Test images that are scored clean and rotated, and with each corruption."""
+PRESETS: dict[str, dict[str, Options]] = tomllib.loads(
+    resources.files(__package__).joinpath("presets.toml").read_text(encoding="utf-8")
+)
+"""Sizes by study, or kind of data, and preset."""
+ONE_CIFAR = {"smoke": CIFAR[:1], "cpu": CIFAR[:1], "paper": CIFAR}
+"""Data of studies whose "cpu" has no hours for CIFAR-100."""
 _FEW_DRAWS = ("id-gflowout", "combined")
 """Arms whose steps score 4 masks by default, of which "cpu" affords 2 on CIFAR."""
 
-SEEDS = {
-    "smoke": {"mnist": 1, "cifar10": 1, "cifar100": 1},
-    "cpu": {"mnist": 9, "cifar10": 5, "cifar100": 5},
-    "paper": {"mnist": 9, "cifar10": 9, "cifar100": 9},
-}
-"""How many, by preset and data."""
-SAMPLES = {"smoke": 2, "cpu": 20, "paper": 20}
-"""Draws of masks for every score."""
-
 
 def base(preset: str, data: str, arm: Arm) -> Options:
-    """The configuration of an arm before tuning, by dotted key.
-
-    Examples:
-        >>> from gflowout.studies.framework.arms import ARMS
-        >>> base("paper", "cifar10", ARMS["mc"])["backbone.width"]
-        64
-    """
-    options = {"data.source": data, **_NETWORKS[preset][_kind(data)]}
+    """The configuration of an arm before tuning, by dotted key."""
+    options = {"data.source": data, **sizes(preset, data)["options"]}
     if data == "cifar10" and preset != "paper":
         options["data.partial"] = True
     if preset == "cpu" and data in CIFAR and arm.label in _FEW_DRAWS:
@@ -128,19 +79,17 @@ def base(preset: str, data: str, arm: Arm) -> Options:
     return options
 
 
+def sizes(preset: str, data: str) -> Options:
+    """Sizes of a data set, as ``presets.toml`` describes them."""
+    return PRESETS["cifar" if data in CIFAR else data][preset]
+
+
 def scored_images(preset: str, data: Iterable[str], **more: Any) -> dict[str, Options]:
     """Numbers of test images by data set, clean and with each corruption; and more options."""
     return {
-        name: {
-            **dict(zip(("test", "corrupted"), _SCORED[preset][_kind(name)], strict=True)),
-            **more,
-        }
+        name: {**{key: sizes(preset, name)[key] for key in ("test", "corrupted")}, **more}
         for name in data
     }
-
-
-def _kind(data: str) -> str:
-    return "cifar" if data in CIFAR else data
 
 
 def tuning(preset: str, data: Iterable[str]) -> list[Run]:
@@ -148,24 +97,12 @@ def tuning(preset: str, data: Iterable[str]) -> list[Run]:
 
     ``smoke`` tunes on MNIST only.
     """
+    data = [name for name in data if preset != "smoke" or name == "mnist"]
     return [
-        Run(
-            TUNING,
-            arm.label,
-            name,
-            0,
-            {
-                **base(preset, name, arm),
-                **_TRIALS.get((preset, _kind(name)), {}),
-                "data.seed": 0,
-                "samples": SAMPLES[preset],
-                "tuned": tuned,
-            },
-        )
+        _run(TUNING, preset, name, arm, 0, sizes(preset, name)["trial"], tuned)
         for name in data
-        if preset != "smoke" or name == "mnist"
         for arm in ARMS.values()
-        for tuned in trials(arm, _RATES[preset][_kind(name)], _OWN[preset])
+        for tuned in trials(arm, sizes(preset, name)["rates"], sizes(preset, name)["own"])
     ]
 
 
@@ -174,52 +111,107 @@ def runs(
     preset: str,
     chosen: Chosen,
     data: Iterable[str],
-    options: Mapping[str, Mapping[str, Any]],
-    seeds: Mapping[str, int] | None = None,
+    options: Mapping[str, Options],
+    seeds: int | None = None,
 ) -> list[Run]:
     """Runs of every arm on every data set, seed by seed.
 
-    Args:
-        study: Name of the study.
-        preset: Its preset.
-        chosen: Tuned options.
-        data: Names of data sets.
-        options: By data set; those with a dot change the configuration.
-        seeds: How many by data set; default: :data:`SEEDS`.
+    ``options`` are given by data set, and those with a dot change the configuration. ``seeds`` is
+    the number of seeds of every data set, instead of that of the preset.
     """
-    counts = SEEDS[preset] if seeds is None else seeds
-    data = list(data)
+    counts = {name: seeds or sizes(preset, name)["seeds"] for name in data}
     return [
-        Run(
-            study,
-            arm.label,
-            name,
-            seed,
-            {
-                **base(preset, name, arm),
-                **options[name],
-                # Members of an ensemble share data and label noise with the single networks.
-                "data.seed": seed,
-                "samples": SAMPLES[preset],
-                "tuned": chosen.get((name, arm.label), {}),
-            },
-        )
-        for seed in range(max(counts[name] for name in data))
-        for name in data
-        if seed < counts[name]
+        _run(study, preset, name, arm, seed, options[name], chosen.get((name, arm.label), {}))
+        for seed in range(max(counts.values()))
+        for name, count in counts.items()
+        if seed < count
         for arm in ARMS.values()
     ]
 
 
-def with_frost(run: Run) -> list[str]:
-    """Names of the data sets that a run of :func:`curves` reads, or a trial."""
-    return sources(run) if run.study == TUNING else [*sources(run), "frost"]
+def _run(
+    study: str, preset: str, data: str, arm: Arm, seed: int, changes: Options, tuned: Options
+) -> Run:
+    # Members of an ensemble share data and label noise with the single networks.
+    shared = {"data.seed": seed, "samples": sizes(preset, data)["samples"], "tuned": tuned}
+    return Run(study, arm.label, data, seed, {**base(preset, data, arm), **changes, **shared})
+
+
+# Trained models: each is trained once for all runs and studies that need it
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What an arm has learned: a model or an ensemble, with the configuration of each member.
+
+    ``epochs`` has the numbers of every epoch of the first member; ``facts`` are ``epochs_trained``,
+    ``best_epoch`` and ``parameters``, over all members where they add up.
+    """
+
+    model: MaskedModel | Ensemble
+    problem: Problem
+    task: Task
+    epochs: list[Mapping[str, Any]]
+    facts: dict[str, float]
+    configs: list[Config]
+
+
+def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int) -> Config:
+    """The configuration of an arm: that of all arms, by dotted key, and what was tuned.
+
+    Examples:
+        >>> config = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
+        >>> config.method.name, config.method.options, config.fit.lr, config.seed
+        ('gflowout', {'beta': 0.0}, 0.01, 3)
+    """
+    return from_flat({**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed})
+
+
+def fitted(
+    arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int, context: Context
+) -> Fitted:
+    """Train an arm with :func:`settings`, or take what an earlier run has trained."""
+    wanted = [settings(arm, base, tuned, seed + _APART * place) for place in range(arm.members)]
+    members: list[pipeline.Trained] = []
+    for config in wanted:
+        # With a seed of their own, data are the same for all members: read them once.
+        task = members[0].task if members and config.data.seed is not None else None
+        members.append(_train(config, context, task))
+    first = members[0]
+    assert first.task is not None
+    assert first.result is not None
+    facts = {
+        "epochs_trained": float(sum(len(m.result.history) for m in members if m.result)),
+        "best_epoch": float(first.result.best_epoch),
+        "parameters": float(sum(p.numel() for m in members for p in m.model.parameters())),
+    }
+    model = first.model if arm.members == 1 else Ensemble([m.model for m in members])
+    return Fitted(model, first.problem, first.task, list(first.result.history), facts, wanted)
+
+
+def dotted(run: Run) -> dict[str, Any]:
+    """The part of a run's options that is a configuration."""
+    return {key: value for key, value in run.options.items() if "." in key}
+
+
+def folder_of(wanted: Config, context: Context) -> Path:
+    """Where the model of a configuration is kept."""
+    values = {key: v for key, v in flat(wanted).items() if key != "data.directory"}
+    digest = hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
+    return context.folder.parent / STORE / f"{wanted.method.name}-s{wanted.seed}-{digest}"
+
+
+def _train(wanted: Config, context: Context, task: Task | None) -> pipeline.Trained:
+    folder = folder_of(wanted, context)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Another run may be training the same model: then it is done when the lock is free.
+    with locks.hold(folder / ".wanted.lock", wait=True):
+        return pipeline.train(wanted, folder, progress=False, report=context.progress, task=task)
 
 
 def trained(run: Run, context: Context) -> Fitted:
     """The model of a run: trained now, or found in the store; options with a dot configure it."""
-    arm, tuned = ARMS[run.method], run.options["tuned"]
-    return models.fitted(arm, models.dotted(run), tuned, run.seed, context)
+    return fitted(ARMS[run.method], dotted(run), run.options["tuned"], run.seed, context)
 
 
 def trial(run: Run, context: Context) -> Result:
@@ -227,30 +219,42 @@ def trial(run: Run, context: Context) -> Result:
 
     Of an ensemble one member is trained: what is good for it is good for all.
     """
-    single = dataclasses.replace(ARMS[run.method], members=1)
-    fitted = models.fitted(single, models.dotted(run), run.options["tuned"], run.seed, context)
+    arm = replace(ARMS[run.method], members=1)
+    single = fitted(arm, dotted(run), run.options["tuned"], run.seed, context)
     return {
-        "metrics": scored(answer(fitted, fitted.task.valid, run), fitted, "valid"),
-        "epochs": fitted.epochs,
-        "data": {name: fitted.task.fingerprints[name] for name in ("train", "valid")},
+        "metrics": scored(answer(single, single.task.valid, run), single, "valid"),
+        "epochs": single.epochs,
+        "data": {name: single.task.fingerprints[name] for name in ("train", "valid")},
     }
 
 
-def trial_or(
-    test: Callable[[Run, Fitted, Context], dict[str, Any]], run: Run, context: Context
-) -> Result:
-    """A trial, or a run: train the model and add what a function measures on test data."""
-    if run.study == TUNING:
-        return trial(run, context)
-    fitted = trained(run, context)
-    metrics = {**fitted.facts, **test(run, fitted, context)}
-    return {"metrics": metrics, "epochs": fitted.epochs, "data": fitted.task.fingerprints}
+def after_training(
+    measure: Callable[[Run, Fitted, Context], dict[str, Any]],
+) -> Callable[[Run, Context], Result]:
+    """Make the work of a study from what is measured on test data; trials need nothing of it."""
+
+    @functools.wraps(measure)
+    def work(run: Run, context: Context) -> Result:
+        if run.study == TUNING:
+            return trial(run, context)
+        model = trained(run, context)
+        metrics = {**model.facts, **measure(run, model, context)}
+        return {"metrics": metrics, "epochs": model.epochs, "data": model.task.fingerprints}
+
+    return work
 
 
 def answer(fitted: Fitted, part: Part, run: Run) -> scores.Answers:
     """What a model predicts for labelled images."""
     batches, target = part.batches(fitted.problem, BATCH), fitted.problem.target
     return scores.collect(fitted.model, target, batches, run.options["samples"], run.seed)
+
+
+def whole_batch(fitted: Fitted, part: Part) -> tuple[Tensor, Tensor]:
+    """All inputs and labels of a part as one batch, on the device of the model."""
+    device = next(fitted.model.parameters()).device
+    x, y = next(iter(part.batches(fitted.problem, len(part))))
+    return x.to(device), y.to(device)
 
 
 def subset(part: Part, first: int, count: int) -> Part:
@@ -268,18 +272,14 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
     from safetensors.torch import load, save
 
     digest = Part(images, images[:, 0, 0, 0]).fingerprint().removeprefix("sha256:")[:16]
-    path = context.folder.parent / STORE / f"{shift}-{severity}-{digest}.safetensors"
-    if path.is_file():
-        try:
-            return load(path.read_bytes())["images"]
-        except (SafetensorError, KeyError):  # damaged: made again
-            pass
+    path = context.folder.parent / SHIFTED / f"{shift}-{severity}-{digest}.safetensors"
+    with suppress(FileNotFoundError, SafetensorError, KeyError):  # damaged files are made again
+        return load(path.read_bytes())["images"]
     if shift == ROTATED:
         images = shifts.rotate(images, seed=_SEED)
     else:
-        frost = None
-        if shift == "frost":
-            frost = overlays.load_overlays(fitted.configs[0].data.directory)
+        directory = fitted.configs[0].data.directory
+        frost = overlays.load_overlays(directory) if shift == "frost" else None
         images = corruptions.corrupt(images, shift, severity, seed=_SEED, overlays=frost)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda stream: stream.write(save({"images": images.contiguous()})))
@@ -288,79 +288,36 @@ def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: 
 
 def scored(answers: scores.Answers, fitted: Fitted, name: str) -> dict[str, float]:
     """Metrics of answers, under the name of what was asked."""
-    metrics = scores.measure(fitted.problem.target, answers)
-    return {f"{name}/{metric}": value for metric, value in metrics.items()}
+    return prefixed(name, scores.measure(fitted.problem.target, answers))
 
 
-def curves(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
-    """Scores of clean, rotated and corrupted test images.
-
-    Options: ``test`` and ``corrupted``, how many images are scored clean and rotated, and at each
-    severity of each corruption.
-    """
-    few = run.options["corrupted"]
-    part = subset(fitted.task.part("test"), few, run.options["test"])
-    clean = answer(fitted, part, run)
-    metrics: dict[str, Any] = scored(clean, fitted, "clean")
-    metrics |= scored({name: values[:few] for name, values in clean.items()}, fitted, SAME)
-    turned = dataclasses.replace(part, x=shifted(part.x, ROTATED, 0, fitted, context))
-    metrics |= scored(answer(fitted, turned, run), fitted, ROTATED)
-    kinds = [(shift, severity) for shift in SHIFTS for severity in SEVERITIES]
-    for place, (shift, severity) in enumerate(kinds):
-        context.progress(place, len(kinds), f"{shift} {severity}")
-        images = shifted(part.x[:few], shift, severity, fitted, context)
-        answers = answer(fitted, Part(images, part.y[:few]), run)
-        metrics |= scored(answers, fitted, f"{shift}-{severity}")
-    if run.method == "gflowout" and run.seed == 0:
-        mixed = torch.cat([part.x[:60], turned.x[60:120]])
-        metrics["pictures"] = pictures(fitted, Part(mixed, part.y[:120]), run)
-        metrics["classes"] = list(fitted.problem.target.classes)
-    return metrics
-
-
-def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[str, Any]]:
-    """Some images with their predictions, at equal steps in the order of their entropy.
-
-    Returns:
-        Fields of :class:`gflowout.studies.framework.content.Picture`.
-    """
-    (x, y) = next(iter(part.batches(fitted.problem, len(part))))
-    generator = torch.Generator().manual_seed(run.seed)
-    x = x.to(next(fitted.model.parameters()).device)
-    pred = fitted.model.predict(x, samples=run.options["samples"], generator=generator)
-    mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
-    spread = pred.samples.std(0, correction=0).cpu()
-    order = entropy.argsort()
-    chosen = order[torch.linspace(0, len(order) - 1, min(count, len(order))).round().long()]
-    classes = fitted.problem.target.classes
-    return [
-        {
-            "png": png(part.x[row]),
-            "title": classes[int(y[row])],
-            "probabilities": _rounded(mean[row]),
-            "spread": _rounded(spread[row]),
-            "uncertainty": round(float(entropy[row]), 4),
-        }
-        for row in chosen.tolist()
-    ]
-
-
-def png(image: Tensor) -> str:
-    """An image, uint8 [C, H, W], as base64 of a PNG."""
-    pillow = optional.require("PIL.Image", extra="data", purpose="pictures of a report")
-    array = image.permute(1, 2, 0).numpy()
-    stream = io.BytesIO()
-    pillow.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(
-        stream, "PNG", optimize=True
-    )
-    return base64.b64encode(stream.getvalue()).decode()
-
-
-def _rounded(values: Tensor) -> Sequence[float]:
-    return [round(value, 4) for value in values.tolist()]
+def rounded(values: Tensor, digits: int = 4) -> list[float]:
+    """Numbers for a record, [count], without needless digits."""
+    return [round(value, digits) for value in values.tolist()]
 
 
 # What sections say of the setting
+
+
+def by_data(
+    records: Sequence[Record],
+    names: Sequence[str],
+    study: str,
+    describe: Callable[[str], tuple[Sequence[Block], Sequence[sections.Compared]]],
+    claims: Sequence[Claim],
+) -> Section:
+    """A section with the blocks and comparisons of each data set that has records."""
+    there = sections.present(records, names)
+    blocks: list[Block] = []
+    compared: list[sections.Compared] = []
+    for data in there:
+        own, metrics = describe(data)
+        blocks += [Text([setting(records, data)]), *own]
+        compared += metrics
+    findings, details = sections.against_others(records, compared)
+    if there:
+        blocks += [Text([entry(f"{study}.texts")["about"]]), *sections.pair_by_pair(details)]
+    return Section(findings, blocks, claims, tuple(there))
 
 
 def setting(records: Iterable[Record], data: str) -> str:
@@ -375,7 +332,7 @@ def setting(records: Iterable[Record], data: str) -> str:
     amount = "all training images there are" if limit is None else f"{limit:,} training images"
     return (
         f"{TITLES[data]}: {network}, {amount} (validation included), {counted(epochs, 'epoch')} at "
-        f"most, {options['samples']} draws, {seeds_done(records, data)}."
+        f"most, {options['samples']} draws, {sections.seeds_done(records, data)}."
     )
 
 

@@ -5,12 +5,11 @@ Masks are [draws, points, units] of 0 and 1.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +20,8 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.runs import Context, Run
 from gflowout.studies import images
-from gflowout.studies.models import Fitted
+from gflowout.studies.framework.study import prefixed
+from gflowout.studies.images import Fitted
 
 SHARED = ("id-gflowout",)
 """Methods that draw one mask for all points."""
@@ -54,19 +54,16 @@ class Scored:
 
 def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Scored:
     """Draw masks of each point from the posterior, without exploration, and score them."""
-    log_qs, rewards = list[Tensor](), list[Tensor]()
-    drawn: list[list[Tensor]] = [[] for _ in model.sites]
+    drawn: list[tuple[Tensor, ...]] = []
     devices = [x.device] if x.is_cuda else []
     with _on_policy(model, min(count, _AT_ONCE)) as at_once, torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         for _ in range(-(-count // at_once)):
             losses = model(x, y=y)
-            log_qs.append(losses.log_q.reshape(at_once, len(y)))
-            rewards.append(losses.log_reward.reshape(at_once, len(y)))
-            for site, mask in zip(drawn, losses.masks, strict=True):
-                site.append(mask.reshape(at_once, len(y), -1))
-    masks = [torch.cat(site)[:count] for site in drawn]
-    log_q, reward = torch.cat(log_qs)[:count], torch.cat(rewards)[:count]
+            values = (losses.log_q, losses.log_reward, *losses.masks)
+            drawn.append(tuple(value.reshape(at_once, len(y), -1) for value in values))
+    log_q, reward, *masks = (torch.cat(parts)[:count] for parts in zip(*drawn, strict=True))
+    log_q, reward = log_q.squeeze(-1), reward.squeeze(-1)
     logits = model.predict(x, masks=masks).outputs.flatten(0, 1)
     fit = -F.cross_entropy(logits, y.repeat(count), reduction="none").reshape(count, len(y))
     if model.method.name in SHARED:
@@ -78,31 +75,29 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
 
 @contextmanager
 def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
-    """A model that draws without exploring, several masks at once if it can, and learns nothing."""
-    has = {field.name for field in dataclasses.fields(model.method.options)}
+    """Draw without exploring, several masks at once if the method can, and learn nothing."""
+    options = model.method.options
     plain = {"temperature": 1.0, "epsilon": 0.0, "draws": draws}
-    wanted = {name: value for name, value in plain.items() if name in has}
-    before = {name: getattr(model.method.options, name) for name in wanted}
+    plain = {name: value for name, value in plain.items() if hasattr(options, name)}
     training = model.training
     model.eval()
-    model.set_options(**wanted)
+    model.set_options(**plain)
     try:
         with torch.no_grad():
-            yield int(wanted.get("draws", 1))
+            yield int(plain.get("draws", 1))
     finally:
-        model.set_options(**before)
+        model.set_options(**{name: getattr(options, name) for name in plain})
         model.train(training)
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Correlation over the masks of each point, averaged, and over all of them together.
+    """Correlations of two values of masks.
 
-    Attributes:
-        significant: Share of points whose Pearson correlation is positive with p <= 0.05.
-        pooled: Pearson correlation of all masks, each point's mean taken out.
-        p: Of the pooled one, two-sided.
-        points: Points in which both values vary; the others are left out.
+    ``pearson`` and ``spearman`` are taken over the masks of each point and averaged over the
+    ``points`` in which both values vary; ``significant`` is the share of these points whose Pearson
+    correlation is positive with p <= 0.05. ``pooled`` is the Pearson correlation of all masks after
+    subtracting each point's mean, ``p`` its two-sided p-value.
     """
 
     pearson: float
@@ -118,36 +113,22 @@ def correlate(first: Tensor, second: Tensor) -> Correlation:
     """Correlate two values of masks, each [masks, points], within each point.
 
     Values of different points are never compared: each has its own normalising constant.
-
-    Examples:
-        >>> first = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, -1.0]])
-        >>> found = correlate(first, 10 * first + torch.tensor([5.0, -7.0]))
-        >>> round(found.pearson, 6), round(found.spearman, 6), found.points
-        (1.0, 1.0, 2)
     """
-    first, second = (values.double() for values in (first, second))
-    varies = [(values.max(0).values > values.min(0).values) for values in (first, second)]
-    rows = varies[0] & varies[1]
-    first, second = first[:, rows], second[:, rows]
-    masks, points = first.shape
+    both = torch.stack([first, second]).double()
+    both = both[:, :, (both.amax(1) > both.amin(1)).all(0)]
+    _, masks, points = both.shape
     if masks < 3 or not points:
         nan = math.nan
         return Correlation(nan, nan, nan, nan, nan, points, masks)
-    r = _pearson(first, second)
-    rho = _pearson(ranks(first), ranks(second))
-    centred = [values - values.mean(0) for values in (first, second)]
-    pooled = float(_pearson(*(values.flatten().unsqueeze(1) for values in centred))[0])
+    stats = require("scipy.stats", extra="studies", purpose="a correlation")
+    r = _pearson(*both)
+    rho = _pearson(*torch.from_numpy(stats.rankdata(both.numpy(), axis=1)))
+    pooled = float(_pearson(*(both - both.mean(1, keepdim=True)).flatten(1).unsqueeze(-1)))
     hits = [value > 0 and p_value(value, masks - 2) <= 0.05 for value in r.tolist()]
     # Every point has spent one degree of freedom on its mean.
-    free = points * (masks - 1) - 1
+    p = p_value(pooled, points * (masks - 1) - 1)
     return Correlation(
-        float(r.mean()),
-        float(rho.mean()),
-        sum(hits) / points,
-        pooled,
-        p_value(pooled, free),
-        points,
-        masks,
+        float(r.mean()), float(rho.mean()), sum(hits) / points, pooled, p, points, masks
     )
 
 
@@ -160,36 +141,20 @@ def p_value(correlation: float, free: int) -> float:
     return float(2 * stats.t(free).sf(t))
 
 
-def ranks(values: Tensor) -> Tensor:
-    """Ranks along the first axis from 1; equal values share the mean of theirs.
-
-    Examples:
-        >>> ranks(torch.tensor([[3.0], [1.0], [3.0]])).flatten().tolist()
-        [2.5, 1.0, 2.5]
-    """
-    below = (values.unsqueeze(0) < values.unsqueeze(1)).sum(1)
-    same = (values.unsqueeze(0) == values.unsqueeze(1)).sum(1)
-    return below.double() + (same + 1) / 2
+def _pearson(first: Tensor, second: Tensor) -> Tensor:
+    """Correlation of each column."""
+    first, second = first - first.mean(0), second - second.mean(0)
+    scale = (first.square().sum(0) * second.square().sum(0)).sqrt()
+    return ((first * second).sum(0) / scale).clamp(-1, 1)
 
 
 def manhattan(first: Tensor, second: Tensor) -> float:
-    """Mean distance between mean masks [points, units], per unit: 1 for opposite ones.
-
-    Examples:
-        >>> manhattan(torch.tensor([[1.0, 0.5]]), torch.tensor([[0.0, 0.5]]))
-        0.5
-    """
+    """Mean distance between mean masks [points, units], per unit: 1 for opposite ones."""
     return float((first - second).abs().mean())
 
 
 def pair_distances(means: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Mean Manhattan distance per unit of mean masks [points, units], within and between classes.
-
-    Examples:
-        >>> means = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
-        >>> pair_distances(means, torch.tensor([0, 0, 1]))
-        (0.5, 0.75)
-    """
+    """Mean distance per unit of mean masks [points, units], within and between classes."""
     far = torch.cdist(means.double(), means.double(), p=1) / means.shape[1]
     first, second = torch.triu_indices(len(means), len(means), offset=1)
     far, same = far[first, second], labels[first] == labels[second]
@@ -198,7 +163,7 @@ def pair_distances(means: Tensor, labels: Tensor) -> tuple[float, float]:
 
 def keep_by_class(masks: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Share of points and draws that keep a unit, [classes, units]; NaN without points."""
-    kept, sizes = _kept(masks, labels, classes)
+    kept, sizes = _by_class(masks.double().sum(0), len(masks), labels, classes)
     return kept / sizes.unsqueeze(1)
 
 
@@ -209,23 +174,15 @@ def information(masks: Tensor, labels: Tensor, classes: int) -> Tensor:
 
     with shares for probabilities, [units], from masks [draws, points, units] and labels [points].
     It is too large with few points; see :func:`beyond_chance`.
-
-    Examples:
-        >>> masks = torch.tensor([[[1.0, 1.0], [0.0, 1.0]]])
-        >>> information(masks, torch.tensor([0, 1]), classes=2).tolist()
-        [1.0, 0.0]
     """
-    return _information(*_kept(masks, labels, classes))
+    return _information(masks.double().sum(0), len(masks), labels, classes)
 
 
-@dataclass(frozen=True)
-class Information:
-    """Mutual information between units and label, less what shuffled labels give.
+class Information(NamedTuple):
+    """Mutual information between each unit and the label, compared with shuffled labels.
 
-    Attributes:
-        bits: Of each unit, with the mean over shuffled labels taken off, [units].
-        above: Whether the unit's information is larger than with any shuffling, [units]. With
-            99 of them, 1 % of units that know nothing are.
+    ``bits`` [units] has the mean over shuffled labels subtracted; ``above`` [units] says whether
+    it is larger than with any shuffling, as 1 % of uninformative units are with 99 of them.
     """
 
     bits: Tensor
@@ -242,15 +199,9 @@ def beyond_chance(
     generator = torch.Generator().manual_seed(seed)
     kept = masks.double().sum(0)
     orders = [torch.randperm(len(labels), generator=generator) for _ in range(shuffles)]
-    null = torch.stack(
-        [_information(*_by_class(kept, len(masks), labels[order], classes)) for order in orders]
-    )
-    found = information(masks, labels, classes)
-    return Information(found - null.mean(0), found > null.max(0).values)
-
-
-def _kept(masks: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    return _by_class(masks.double().sum(0), len(masks), labels, classes)
+    null = torch.stack([_information(kept, len(masks), labels[order], classes) for order in orders])
+    bits = _information(kept, len(masks), labels, classes)
+    return Information(bits - null.mean(0), bits > null.max(0).values)
 
 
 def _by_class(kept: Tensor, draws: int, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -259,38 +210,33 @@ def _by_class(kept: Tensor, draws: int, labels: Tensor, classes: int) -> tuple[T
     return member.T @ kept, member.sum(0) * draws
 
 
-def _information(kept: Tensor, sizes: Tensor) -> Tensor:
-    there = sizes > 0
-    kept, sizes = kept[there], sizes[there]
+def _information(kept: Tensor, draws: int, labels: Tensor, classes: int) -> Tensor:
+    """Mutual information from the number of draws in which units were kept, [points, units]."""
+    kept, sizes = _by_class(kept, draws, labels, classes)
+    kept, sizes = kept[sizes > 0], sizes[sizes > 0]
     whole = _entropy(kept.sum(0) / sizes.sum())
     parts = _entropy(kept / sizes.unsqueeze(1))
     return (whole - (sizes / sizes.sum()) @ parts).clamp(min=0).abs()  # no -0
 
 
 def _entropy(keep: Tensor) -> Tensor:
-    """Of a bit, in bits."""
+    """Entropy of a bit, in bits."""
     return -(torch.xlogy(keep, keep) + torch.xlogy(1 - keep, 1 - keep)) / math.log(2)
-
-
-def _pearson(first: Tensor, second: Tensor) -> Tensor:
-    """Of each column."""
-    first, second = first - first.mean(0), second - second.mean(0)
-    scale = (first.square().sum(0) * second.square().sum(0)).sqrt()
-    return ((first * second).sum(0) / scale).clamp(-1, 1)
 
 
 # Of a trained network
 
 
-def measured(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """Distances, information about the label and correlation with the reward."""
     test = images.subset(fitted.task.part("test"), run.options["scored"], run.options["points"])
     context.progress(0, 3, "distances")
-    masks, metrics = _drawn(run, fitted, test, context)
+    masks, metrics = _distances(run, fitted, test, context)
     context.progress(1, 3, "information")
-    metrics |= _informed(run, fitted, test, masks)
+    metrics |= _label_information(run, fitted, test, masks)
     context.progress(2, 3, "correlation")
-    return metrics | _rewarded(run, fitted, test)
+    return metrics | _reward_correlation(run, fitted, test)
 
 
 def _model(fitted: Fitted) -> MaskedModel:
@@ -298,26 +244,20 @@ def _model(fitted: Fitted) -> MaskedModel:
     return fitted.model
 
 
-def _batch(fitted: Fitted, part: Part) -> tuple[Tensor, Tensor]:
-    """All inputs and labels of a part, where the model is."""
-    device = next(fitted.model.parameters()).device
-    x, y = next(iter(part.batches(fitted.problem, len(part))))
-    return x.to(device), y.to(device)
-
-
-def _drawn(run: Run, fitted: Fitted, test: Part, context: Context) -> tuple[Tensor, dict[str, Any]]:
+def _distances(
+    run: Run, fitted: Fitted, test: Part, context: Context
+) -> tuple[Tensor, dict[str, Any]]:
     """Masks of a prediction; how far apart they are, and how many units they keep."""
     turned = images.shifted(test.x, images.ROTATED, 0, fitted, context)
     noisy = images.shifted(test.x, *NOISE, fitted, context)
     # One call for all: masks that a method shares between points are then the same throughout.
     whole = Part(torch.cat([test.x, test.x, turned, noisy]), test.y.repeat(4))
-    x, _ = _batch(fitted, whole)
+    x, _ = images.whole_batch(fitted, whole)
     generator, samples = torch.Generator().manual_seed(1000 * run.seed), run.options["samples"]
     pred = fitted.model.predict(x, samples=samples, generator=generator, return_masks=True)
     assert pred.masks is not None
     drawn = [mask.cpu() for mask in pred.masks]
     sites = [mask[:, : len(test)] for mask in drawn]
-    masks = torch.cat(sites, -1)
     means = torch.cat([mask.mean(0) for mask in drawn], -1).chunk(4)
     within, between = pair_distances(means[0], test.y)
     metrics: dict[str, Any] = {"distance/within": within, "distance/between": between}
@@ -326,15 +266,15 @@ def _drawn(run: Run, fitted: Fitted, test: Part, context: Context) -> tuple[Tens
     metrics["keep/sd_units"] = float(means[0].mean(0).std())
     for site, mask in zip(_model(fitted).sites, sites, strict=True):
         metrics[f"site/{site.name}"] = float(mask.mean())
-    return masks, metrics
+    return torch.cat(sites, -1), metrics
 
 
-def _informed(run: Run, fitted: Fitted, test: Part, masks: Tensor) -> dict[str, Any]:
+def _label_information(run: Run, fitted: Fitted, test: Part, masks: Tensor) -> dict[str, Any]:
     """How much masks tell about the label: those of a prediction, and those of the posterior."""
     model = _model(fitted)
     drawn = {"prediction": masks}
     if run.method in POSTERIOR:
-        x, y = _batch(fitted, test)
+        x, y = images.whole_batch(fitted, test)
         samples, seed = run.options["samples"], 1000 * run.seed + 10
         drawn["posterior"] = score(model, x, y, samples, seed).masks
     classes = fitted.problem.target.classes
@@ -354,19 +294,19 @@ def _informed(run: Run, fitted: Fitted, test: Part, masks: Tensor) -> dict[str, 
             metrics[f"heat/{name}"] = {
                 "rows": list(classes),
                 "columns": [names[unit] for unit in units.tolist()],
-                "values": [_rounded(row, 3) for row in rates],
+                "values": [images.rounded(row, 3) for row in rates],
             }
     return metrics
 
 
-def _rewarded(run: Run, fitted: Fitted, test: Part) -> dict[str, Any]:
+def _reward_correlation(run: Run, fitted: Fitted, test: Part) -> dict[str, Any]:
     """Whether likelier masks have a higher reward."""
     if run.method == "mc":  # all its masks with as many units are alike
         return {}
     part = Part(test.x[: run.options["scored"]], test.y[: run.options["scored"]])
     if run.method in SHARED:  # their reward is that of the training set
         part = images.subset(fitted.task.train, 0, run.options["points"])
-    x, y = _batch(fitted, part)
+    x, y = images.whole_batch(fitted, part)
     scored = score(_model(fitted), x, y, run.options["masks"], 1000 * run.seed + 20)
     metrics: dict[str, Any] = {
         "log_q/sd": float(scored.log_q.std(0).mean()),
@@ -377,8 +317,7 @@ def _rewarded(run: Run, fitted: Fitted, test: Part) -> dict[str, Any]:
         "evidence": (scored.log_q - scored.log_p, scored.log_likelihood),
     }
     for name, both in pairs.items():
-        values = dataclasses.asdict(correlate(*both))
-        metrics |= {f"{name}/{key}": value for key, value in values.items()}
+        metrics |= prefixed(name, asdict(correlate(*both)))
         if run.seed == 0:
             metrics[f"scatter/{name}"] = _scatter(*both, y, fitted)
     return metrics
@@ -392,12 +331,8 @@ def _scatter(first: Tensor, second: Tensor, y: Tensor, fitted: Fitted) -> list[d
     return [
         {
             "title": "all points" if alone else f"{classes[int(y[point])]} (point {point + 1})",
-            "x": _rounded(first[:_SHOWN_MASKS, point], 3),
-            "y": _rounded(second[:_SHOWN_MASKS, point], 4),
+            "x": images.rounded(first[:_SHOWN_MASKS, point], 3),
+            "y": images.rounded(second[:_SHOWN_MASKS, point]),
         }
         for point in range(min(_SHOWN_POINTS, first.shape[1]))
     ]
-
-
-def _rounded(values: Tensor, digits: int) -> list[float]:
-    return [round(float(value), digits) for value in values]

@@ -7,34 +7,23 @@ and how much they tell about the label.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflowout.runs import Context, Result, Run
-from gflowout.studies import images, robustness
-from gflowout.studies.framework import sections
+from gflowout.runs import Run
+from gflowout.studies import images
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import counted, entry
-from gflowout.studies.framework.content import (
-    PAPER,
-    Bars,
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Heat,
-    Points,
-    Row,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import PAPER, Cell, Column, Row, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Comparison, by_seed, pair
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.framework.study import Chosen, Record, Study
 from gflowout.studies.images import TITLES
-from gflowout.studies.mask_statistics import measured
+from gflowout.studies.mask_statistics import work
+
+__all__ = ["STUDY", "runs", "section", "work"]
 
 NAME = "masks"
 DATA = ("mnist", "cifar10")
@@ -42,33 +31,21 @@ ARMS = ("mc", "contextual", "id-gflowout", "gflowout", "combined", "control")
 OURS, CONTROL = "gflowout", "control"
 LEAST, LEVEL = 0.4, 0.05
 """The paper's numbers: correlation at least, p-value at most."""
+TEXTS = entry(f"{NAME}.texts")
 LEAST_SEEDS = 2
 """Without which no claim is judged."""
-
-SIZES: dict[str, Options] = {
-    "smoke": {"points": 40, "scored": 6, "masks": 10},
-    "cpu": {"points": 500, "scored": 100, "masks": 100},
-    "paper": {"points": 1000, "scored": 500, "masks": 200},
-}
-"""Points for distances and information; points and masks of each for the correlation. The draws of
-the first are ``samples``, 20 as in the paper."""
 
 
 def tuning(preset: str) -> list[Run]:
     """The trials of the robustness study, of the arms that have masks."""
-    trials = robustness.tuning(preset)
-    return [run for run in trials if run.data in DATA and run.method in ARMS]
+    return [run for run in images.tuning(preset, DATA) if run.method in ARMS]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """A run of each arm and seed, on the models of the robustness study."""
-    every_arm = images.runs(NAME, preset, chosen, DATA, dict.fromkeys(DATA, SIZES[preset]))
+    sizes = dict.fromkeys(DATA, images.PRESETS[NAME][preset])
+    every_arm = images.runs(NAME, preset, chosen, DATA, sizes)
     return [run for run in every_arm if run.method in ARMS]
-
-
-def work(run: Run, context: Context) -> Result:
-    """A trial, or the statistics of one trained network."""
-    return images.trial_or(measured, run, context)
 
 
 # What the report says
@@ -78,43 +55,47 @@ def section(records: Sequence[Record]) -> Section:
     """Tables, plots, findings and claims from the records that there are."""
     there = sections.present(records, TITLES)
     findings: list[str] = []
-    blocks: list[Block] = [Text(_PREFACE)] if there else []
+    blocks: list[content.Block] = [content.Text(TEXTS["about"])] if there else []
     for data in there:
         own = [record for record in records if record["data"] == data]
         findings += _findings(own, data)
-        blocks.append(Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
-        blocks += [_correlations(own, data), *_scatters(own, data), _distances(own, data)]
-        blocks += [_information(own, data), _keep_rates(own, data), *_heats(own, data)]
+        blocks.append(content.Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
+        blocks += [_table(own, data, "correlations", _CORRELATIONS), *_scatters(own, data)]
+        blocks += [_distances(own, data), _table(own, data, "information", _INFORMATION)]
+        blocks += [_table(own, data, "keep_rates", _keep_rates(own)), *_heats(own, data)]
         compared = [
-            Compared(data, f"{name}/pearson", f"correlation of {words} on {TITLES[data]}")
-            for name, words in _CORRELATED.items()
+            Compared(data, f"{name}/pearson", f"correlation of {x} with {y} on {TITLES[data]}")
+            for name, (x, y, _) in _CORRELATED.items()
         ]
         blocks += sections.pair_by_pair(sections.against_others(own, compared)[1])
     return Section(findings, blocks, _claims(records, there), tuple(there))
 
 
-_PREFACE = (
-    "Masks are drawn from the posterior q(z | x, y) of test points with their labels, without "
-    "exploration, and scored: log q, the reward log R = log p(y | x, z) + log p(z | x), and its "
-    "two parts. Correlations are taken over the masks of one point and then averaged, since every "
-    "point has a normalising constant of its own. ID-GFlowOut has one mask for all points: its "
-    "reward is that of the training set, estimated on some of its points.",
-    "The learned prior p(z | x) follows the posterior, and it is a part of the reward. So log q "
-    "and log R may rise and fall together although the likelihood of the label plays no part. "
-    "Whether masks that explain the label better are likelier shows in the other correlation, of "
-    "log q - log p with log p(y | x, z): if masks were drawn exactly in proportion to the reward, "
-    "it would be 1. The control is GFlowOut with a reward without likelihood.",
-)
 _CORRELATED = {
-    "reward": "log q with log R",
-    "evidence": "log q - log p with the log likelihood",
+    "reward": ("log q", "log R", "log R"),
+    "evidence": ("log q - log p", "the log likelihood", "log p(y | x, z)"),
 }
-_SCATTERS = {
-    "reward": ("log q against log R", "log q", "log R"),
-    "evidence": (
-        "log q - log p against the log likelihood", "log q - log p", "log p(y | x, z)"
-    ),
-}  # fmt: skip
+"""The two values, and the label of the second one's axis."""
+_share = functools.partial(Column, percent=True)
+_CORRELATIONS = {
+    "reward/pearson": Column("log q, log R: Pearson", digits=2),
+    "reward/spearman": Column("Spearman", digits=2),
+    "reward/significant": _share("points with p ≤ 0.05", digits=0),
+    "reward/p": Column("p"),
+    "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
+    "evidence/significant": _share("points with p ≤ 0.05", digits=0),
+    "evidence/p": Column("p"),
+    "log_likelihood/sd": Column("sd of log likelihood"),
+}
+_PUBLISHED = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
+_INFORMATION = {
+    "information/prediction": Column("prediction: mean bits", digits=4),
+    "information/prediction_most": Column("prediction: most"),
+    "information/prediction_above": _share("prediction: units above chance", digits=1),
+    "information/posterior": Column("posterior: mean bits", digits=4),
+    "information/posterior_most": Column("posterior: most"),
+    "information/posterior_above": _share("posterior: units above chance", digits=1),
+}
 _DISTANCES = {
     "same": "one point twice",
     "within": "points of one class",
@@ -147,85 +128,36 @@ def _rows(own: Sequence[Record], data: str, metrics: Sequence[str]) -> list[Row]
     return sections.rows(sections.TITLES, metrics, of)
 
 
-def _correlations(own: Sequence[Record], data: str) -> Table:
-    share = Column("points with p ≤ 0.05", digits=0, percent=True)
-    columns = {
-        "reward/pearson": Column("log q, log R: Pearson", digits=2),
-        "reward/spearman": Column("Spearman", digits=2),
-        "reward/significant": share,
-        "reward/p": Column("p"),
-        "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
-        "evidence/significant": share,
-        "evidence/p": Column("p"),
-        "log_likelihood/sd": Column("sd of log likelihood"),
-    }
+def _table(own: Sequence[Record], data: str, name: str, columns: Mapping[str, Column]) -> Table:
+    """A table of metrics, with what the paper says of them."""
+    title, caption = TEXTS[name]
     rows = _rows(own, data, list(columns))
-    if rows:
-        texts = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
-        paper = [Cell(text=texts.get(metric, sections.NONE)) for metric in columns]
-        rows.append(Row(sections.TITLES[OURS], paper, PAPER))
-    return Table(
-        f"{TITLES[data]}: are likelier masks better?",
-        "method",
-        list(columns.values()),
-        rows,
-        "Over the masks of one point, then averaged over points and seeds. The column p is that of "
-        "all masks together, each point's mean taken off, the largest over seeds; the share of "
-        "points counts positive correlations. The last column is how much the log likelihood of a "
-        "label varies over masks: where it hardly does, there is little to learn.",
-    )
+    if rows and not _PUBLISHED.keys().isdisjoint(columns):
+        cells = [Cell(text=_PUBLISHED.get(metric, sections.NONE)) for metric in columns]
+        rows.append(Row(sections.TITLES[OURS], cells, PAPER))
+    return Table(f"{TITLES[data]}: {title}", "method", list(columns.values()), rows, caption)
 
 
-def _distances(own: Sequence[Record], data: str) -> Bars:
+def _distances(own: Sequence[Record], data: str) -> content.Bars:
     rows = _rows(own, data, [f"distance/{name}" for name in _DISTANCES])
-    return Bars(
+    return content.Bars(
         f"{TITLES[data]}: how far apart mean masks are",
         "Manhattan distance per unit",
         list(_DISTANCES.values()),
         [(row.title, row.cells) for row in rows],
-        "Mean mask of the draws of a prediction (20 in the paper). Two predictions of one point "
-        "differ by chance; distances above that are real. ID-GFlowOut draws one mask for all.",
+        TEXTS["distances"],
     )
 
 
-def _information(own: Sequence[Record], data: str) -> Table:
-    parts = {
-        "": ("mean bits", 4, False),
-        "_most": ("most", 3, False),
-        "_above": ("units above chance", 1, True),
-    }
-    columns = {
-        f"information/{name}{part}": Column(f"{name}: {title}", digits=digits, percent=percent)
-        for name in _HEATS
-        for part, (title, digits, percent) in parts.items()
-    }
-    return Table(
-        f"{TITLES[data]}: what masks know about the label",
-        "method",
-        list(columns.values()),
-        _rows(own, data, list(columns)),
-        "Mutual information between a unit's bit and the class, estimated from shares, with the "
-        "mean over 99 shufflings of the labels taken off (1 bit is the most there is). Above "
-        "chance: more than with any shuffling, which 1 % of units that know nothing are. The "
-        "posterior is shown the label, a prediction is not.",
-    )
-
-
-def _keep_rates(own: Sequence[Record], data: str) -> Table:
+def _keep_rates(own: Sequence[Record]) -> dict[str, Column]:
+    """Columns of the keep rates: sites are those of the records."""
     names = dict.fromkeys(name for record in own for name in record["metrics"])
-    columns = {
-        "keep/prediction": "prediction",
-        "keep/posterior": "posterior",
-        "keep/sd_units": "sd over units",
-        **{name: name.removeprefix("site/") for name in names if name.startswith("site/")},
+    return {
+        "keep/prediction": Column("prediction"),
+        "keep/posterior": Column("posterior"),
+        "keep/sd_units": Column("sd over units"),
+        **{name: Column(name[len("site/") :]) for name in names if name.startswith("site/")},
     }
-    return Table(
-        f"{TITLES[data]}: share of units that are kept",
-        "method",
-        [*map(Column, columns.values())],
-        _rows(own, data, list(columns)),
-        "Over all points and draws; sites in the order in which they are run, in a prediction.",
-    )
 
 
 def _first(own: Sequence[Record], metric: str) -> Any:
@@ -234,34 +166,24 @@ def _first(own: Sequence[Record], metric: str) -> Any:
     return next(filter(None, kept), None)
 
 
-def _scatters(own: Sequence[Record], data: str) -> list[Points]:
-    return [
-        Points(
-            f"{TITLES[data]}, {sections.TITLES[OURS]}: {title}",
-            x,
-            y,
-            [Series(**points) for points in kept],
-            "Masks of some test points, seed 0; each point's mean is taken off.",
-        )
-        for name, (title, x, y) in _SCATTERS.items()
-        if (kept := _first(own, f"scatter/{name}"))
-    ]
+def _scatters(own: Sequence[Record], data: str) -> list[content.Points]:
+    plots = []
+    for name, (x, y, axis) in _CORRELATED.items():
+        series = [content.Series(**points) for points in _first(own, f"scatter/{name}") or ()]
+        title = f"{TITLES[data]}, {sections.TITLES[OURS]}: {x} against {y}"
+        plots.append(content.Points(title, x, axis, series, TEXTS["scatters"]))
+    return [plot for plot in plots if plot.series]
 
 
-def _heats(own: Sequence[Record], data: str) -> list[Heat]:
-    return [
-        Heat(
-            f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}",
-            "unit",
-            "class",
-            **kept,
-            low=0.0,
-            high=1.0,
-            caption="Those units that tell most about the class, seed 0.",
-        )
-        for name, words in _HEATS.items()
-        if (kept := _first(own, f"heat/{name}"))
-    ]
+def _heats(own: Sequence[Record], data: str) -> list[content.Heat]:
+    plots = []
+    for name, words in _HEATS.items():
+        rates = _first(own, f"heat/{name}")
+        if rates:
+            title = f"{TITLES[data]}, {sections.TITLES[OURS]}: share kept by class, {words}"
+            rates = {**rates, "low": 0.0, "high": 1.0, "caption": TEXTS["heats"]}
+            plots.append(content.Heat(title, "unit", "class", **rates))
+    return plots
 
 
 def _apart(own: Sequence[Record], data: str) -> Comparison:
@@ -271,7 +193,7 @@ def _apart(own: Sequence[Record], data: str) -> Comparison:
 
 
 def _findings(own: Sequence[Record], data: str) -> list[str]:
-    title, made = TITLES[data], []
+    title, lines = TITLES[data], []
     reward, evidence, same, between, bits = (
         _mean(own, data, OURS, metric)
         for metric in (
@@ -282,7 +204,7 @@ def _findings(own: Sequence[Record], data: str) -> list[str]:
     if reward is not None and evidence is not None:
         control = _mean(own, data, CONTROL, "reward/pearson")
         beside = "" if control is None else f" and {control:.2f} in the control"
-        made.append(
+        lines.append(
             f"{title}: log q and log R of GFlowOut's masks correlate with r = {reward:.2f} (paper: "
             f"at least {LEAST}){beside}; log q - log p and the log likelihood of the label, what "
             f"the posterior has to learn, with r = {evidence:.2f}."
@@ -292,21 +214,21 @@ def _findings(own: Sequence[Record], data: str) -> list[str]:
             "better": "so masks do depend on the input",
             "not comparable": "one seed alone tells nothing",
         }.get(_apart(own, data).verdict, "so no dependence on the input is seen")
-        made.append(
+        lines.append(
             f"{title}: mean masks of points of two classes are {between:.3f} apart per unit, those "
             f"of one point drawn twice {same:.3f}: {words}."
         )
     if bits is not None:
         random = _mean(own, data, "mc", "information/prediction")
         beside = "" if random is None else f" (MC dropout: {random:.4f})"
-        made.append(
+        lines.append(
             f"{title}: a bit of GFlowOut's masks tells {bits:.4f} bits about the class in a "
             f"prediction{beside}."
         )
-    return made
+    return lines
 
 
-def _claims(records: Sequence[Record], there: Sequence[str]) -> list[Claim]:
+def _claims(records: Sequence[Record], there: Sequence[str]) -> list[content.Claim]:
     rewarded, diverse = dict[str, bool | None](), dict[str, bool | None]()
     control = []
     for data in there or DATA:

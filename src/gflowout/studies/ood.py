@@ -15,71 +15,31 @@ import torch
 from gflowout.app import evaluation
 from gflowout.app.sources import Part
 from gflowout.core import metrics
-from gflowout.runs import Context, Result, Run
+from gflowout.runs import Context, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.content import (
-    Better,
-    Block,
-    Cell,
-    Claim,
-    Column,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Better, Cell, Claim, Column, Section, Table
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.study import Chosen, Record, Study
-from gflowout.studies.images import CIFAR, DATA, TITLES
-from gflowout.studies.models import Fitted
+from gflowout.studies.images import CIFAR, DATA, TITLES, Fitted
 
 NAME = "ood"
-UNKNOWN: dict[str, dict[str, tuple[str, ...]]] = {
-    "smoke": {"mnist": ("notmnist",), "cifar100": ("cifar10",)},
-    "cpu": {"mnist": ("notmnist",), "cifar10": ("cifar100",), "cifar100": ("cifar10",)},
-    "paper": {
-        "mnist": ("notmnist",),
-        "cifar10": ("svhn", "cifar100"),
-        "cifar100": ("svhn", "cifar10"),
-    },
-}
-"""By preset and data what a model is tested against. SVHN is not in "cpu": it is not on every disk,
-and the runs of a preset are fixed."""
+UNKNOWN = images.PRESETS[NAME]
+"""By preset and data what a model is tested against."""
 SCORES = {
     "dempster_shafer": "Dempster-Shafer",
     "entropy": "entropy",
     "mutual_information": "mutual information",
 }
-_SEEDS = {
-    "smoke": {"mnist": 1, "cifar100": 1},
-    "cpu": {"mnist": 5, "cifar10": 5, "cifar100": 5},
-    "paper": {"mnist": 5, "cifar10": 5, "cifar100": 5},
-}
-_SIZES = {
-    "smoke": {"mnist": 40, "cifar10": 20, "cifar100": 20},
-    "cpu": {"mnist": 10000, "cifar10": 1000, "cifar100": 1000},
-    "paper": dict.fromkeys(DATA, 30000),
-}
-"""Images of each side at most."""
 PAPER = judged.paper(NAME)
 """AUROC, its error, AUPR, its error against SVHN: Table 3 of the paper."""
 _OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
 _MEASURES: dict[str, Better] = {"auroc": "high", "aupr": "high", "fpr95": "low"}
-_ABOUT = (
-    "Unknown inputs are the positive class and uncertainty is its score: Dempster-Shafer from the "
-    "mean logits of all draws, entropy of the mean probabilities, mutual information between draws "
-    "and class. A network without draws has no mutual information. CIFAR-10 and CIFAR-100 have "
-    "pictures of like things, which makes them harder to tell apart than SVHN is."
-)
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network whose uncertainty is to find inputs of other data."""
-    return images.trial_or(detection, run, context)
-
-
-def detection(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     """How well each uncertainty score tells test images from those of other data.
 
     Options: ``against``, names of other data; ``test``, images of each side at most.
@@ -98,35 +58,28 @@ def detection(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
     return numbers
 
 
-def tuning(preset: str) -> list[Run]:
-    """The trials of robustness on the same data."""
-    return images.tuning(preset, UNKNOWN[preset])
-
-
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set."""
     data = UNKNOWN[preset]
-    options = {name: {"against": list(data[name]), "test": _SIZES[preset][name]} for name in data}
-    return images.runs(NAME, preset, chosen, data, options, _SEEDS[preset])
+    options = {}
+    for name, others in data.items():
+        count = 30000 if preset == "paper" else images.sizes(preset, name)["test"]
+        options[name] = {"against": list(others), "test": count}
+    return images.runs(NAME, preset, chosen, data, options, 1 if preset == "smoke" else 5)
 
 
 def section(records: Sequence[Record]) -> Section:
     """A table for each pair, comparisons and claims."""
-    blocks: list[Block] = []
-    compared = []
-    there = sections.present(records, DATA)
-    for data in there:
-        blocks.append(Text([images.setting(records, data)]))
+
+    def describe(data: str) -> tuple[list[Table], list[Compared]]:
         others = _others(records, data)
-        if data in PAPER and "svhn" not in others:
-            blocks.append(_table(records, data, "svhn"))  # the paper's rows alone
-        for other in others:
-            blocks.append(_table(records, data, other))
-            compared.append(Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}"))
-    findings, details = sections.against_others(records, compared)
-    if there:
-        blocks += [Text([_ABOUT]), *sections.pair_by_pair(details)]
-    return Section(findings, blocks, claims(records), tuple(there))
+        # Where SVHN was not run, the rows of the paper are shown on their own.
+        shown = others if data not in PAPER or "svhn" in others else ["svhn", *others]
+        return [_table(records, data, other) for other in shown], [
+            Compared(data, _auroc(other), f"AUROC of {_pair(data, other)}") for other in others
+        ]
+
+    return images.by_data(records, DATA, NAME, describe, claims(records))
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
@@ -209,6 +162,6 @@ STUDY = Study(
     work="gflowout.studies.ood:work",
     runs=runs,
     section=section,
-    tuning=tuning,
+    tuning=lambda preset: images.tuning(preset, UNKNOWN[preset]),
 )
 assert tuple(SCORES) == evaluation.UNCERTAINTIES

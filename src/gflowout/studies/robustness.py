@@ -7,31 +7,30 @@ accuracy alone: corrupted MNIST, NLL and calibration are ours.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gflowout.runs import Context, Result, Run
+import torch
+from torch import Tensor
+
+from gflowout.app.sources import Part
+from gflowout.core import optional
+from gflowout.runs import Context, Run
 from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import sections
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import LEAST_SEEDS
-from gflowout.studies.framework.content import (
-    Block,
-    Claim,
-    Column,
-    Curves,
-    Picture,
-    Pictures,
-    Section,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import Claim, Column, Curves, Pictures, Section, Table
 from gflowout.studies.framework.sections import Compared, share
 from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import Chosen, Record, Study
-from gflowout.studies.images import CIFAR, DATA, SAME, SEVERITIES, SHIFTS, TITLES
+from gflowout.studies.framework.study import TUNING, Chosen, Record, Study, sources
+from gflowout.studies.images import CIFAR, DATA, ROTATED, SAME, SEVERITIES, SHIFTS, TITLES, Fitted
 
 NAME = "robustness"
+TEXTS = judged.entry(f"{NAME}.texts")
 PAPER = judged.paper(NAME)
 """Accuracy on clean and rotated images, Table 1 of the paper."""
 _DATA = {"smoke": DATA[:2], "cpu": DATA, "paper": DATA}
@@ -41,14 +40,65 @@ METRICS = {
 """Titles, and whether they are shares."""
 
 
-def work(run: Run, context: Context) -> Result:
-    """A trial, or one network scored on clean, rotated and corrupted images."""
-    return images.trial_or(images.curves, run, context)
+@images.after_training
+def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
+    """Scores of clean, rotated and corrupted test images.
+
+    Options: ``test`` and ``corrupted``, how many images are scored clean and rotated, and at each
+    severity of each corruption.
+    """
+    few = run.options["corrupted"]
+    part = images.subset(fitted.task.part("test"), few, run.options["test"])
+    clean = images.answer(fitted, part, run)
+    metrics: dict[str, Any] = images.scored(clean, fitted, "clean")
+    metrics |= images.scored({name: values[:few] for name, values in clean.items()}, fitted, SAME)
+    turned = replace(part, x=images.shifted(part.x, ROTATED, 0, fitted, context))
+    metrics |= images.scored(images.answer(fitted, turned, run), fitted, ROTATED)
+    kinds = [(shift, severity) for shift in SHIFTS for severity in SEVERITIES]
+    for place, (shift, severity) in enumerate(kinds):
+        context.progress(place, len(kinds), f"{shift} {severity}")
+        x = images.shifted(part.x[:few], shift, severity, fitted, context)
+        answers = images.answer(fitted, Part(x, part.y[:few]), run)
+        metrics |= images.scored(answers, fitted, f"{shift}-{severity}")
+    if run.method == "gflowout" and run.seed == 0:
+        mixed = torch.cat([part.x[:60], turned.x[60:120]])
+        metrics["pictures"] = pictures(fitted, Part(mixed, part.y[:120]), run)
+        metrics["classes"] = list(fitted.problem.target.classes)
+    return metrics
 
 
-def tuning(preset: str) -> list[Run]:
-    """Trials of every arm on every data set."""
-    return images.tuning(preset, DATA)
+def pictures(fitted: Fitted, part: Part, run: Run, count: int = 12) -> list[dict[str, Any]]:
+    """Some images with their predictions, at equal steps in the order of their entropy.
+
+    Returns the fields of :class:`gflowout.studies.framework.content.Picture`.
+    """
+    x, y = images.whole_batch(fitted, part)
+    generator = torch.Generator().manual_seed(run.seed)
+    pred = fitted.model.predict(x, samples=run.options["samples"], generator=generator)
+    mean, entropy = pred.mean.cpu(), pred.entropy().cpu()
+    spread = pred.samples.std(0, correction=0).cpu()
+    order = entropy.argsort()
+    chosen = order[torch.linspace(0, len(order) - 1, min(count, len(order))).round().long()]
+    classes = fitted.problem.target.classes
+    return [
+        {
+            "png": png(part.x[row]),
+            "title": classes[int(y[row])],
+            "probabilities": images.rounded(mean[row]),
+            "spread": images.rounded(spread[row]),
+            "uncertainty": round(float(entropy[row]), 4),
+        }
+        for row in chosen.tolist()
+    ]
+
+
+def png(image: Tensor) -> str:
+    """An image, uint8 [C, H, W], as base64 of a PNG."""
+    pillow = optional.require("PIL.Image", extra="data", purpose="pictures of a report")
+    picture = pillow.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy())
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
@@ -57,12 +107,18 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     return images.runs(NAME, preset, chosen, data, images.scored_images(preset, data))
 
 
+def with_frost(run: Run) -> list[str]:
+    """Names of the data sets that a run of :func:`work` reads, or a trial."""
+    return sources(run) if run.study == TUNING else [*sources(run), "frost"]
+
+
 def section(records: Sequence[Record]) -> Section:
     """Tables beside the paper's, curves, comparisons and claims."""
     there = sections.present(records, DATA)
-    blocks: list[Block] = []
-    if there:
-        blocks.append(Text([*(images.setting(records, data) for data in there), *_ABOUT]))
+    if not there:
+        return Section(claims=claims(records))
+    settings = [images.setting(records, data) for data in there]
+    blocks: list[content.Block] = [content.Text([*settings, *TEXTS["about"]])]
     compared = []
     for data in there:
         blocks += [table(records, data), *shown_pictures(records, data)]
@@ -74,9 +130,8 @@ def section(records: Sequence[Record]) -> Section:
             Compared(data, corrupted("nll"), f"NLL on corrupted {title}", "low"),
             Compared(data, "clean/accuracy", f"accuracy on clean {title}", percent=True),
         ]
-    if there:
-        columns = {data: TITLES[data] for data in there}
-        blocks.append(sections.choices(records, columns, "Chosen on validation data"))
+    columns = {data: TITLES[data] for data in there}
+    blocks.append(sections.choices(records, columns, "Chosen on validation data"))
     findings, details = sections.against_others(records, compared)
     blocks += sections.pair_by_pair(details)
     return Section(findings, blocks, claims(records), tuple(there))
@@ -110,29 +165,36 @@ def table(records: Sequence[Record], data: str, paper: bool = True) -> Table:
 
 def severity_curves(records: Sequence[Record], data: str) -> list[Curves]:
     """A plot for each corruption and metric: the metric against the severity, a curve per arm."""
-    made = []
+    plots = []
     for shift, name in SHIFTS.items():
-        for metric, (title, percent) in METRICS.items():
-            names = [f"{SAME}/{metric}", *corrupted(metric, shift)]
-            lines = sections.lines(records, data, dict(enumerate(names)))
-            about = f"{TITLES[data]}, {name}: {title}"
-            made.append(Curves(about, "severity", title, lines, percent=percent))
-    return [plot for plot in made if plot.series]
+        severities = {0: SAME, **{severity: f"{shift}-{severity}" for severity in SEVERITIES}}
+        about = f"{TITLES[data]}, {name}"
+        plots += metric_curves(records, data, about, "severity", severities)
+    return plots
+
+
+def metric_curves(
+    records: Sequence[Record], data: str, about: str, x: str, scored: Mapping[int, str]
+) -> list[Curves]:
+    """A plot for each metric, a curve per arm; ``scored`` has the name of what was scored by x."""
+    plots = []
+    for metric, (title, percent) in METRICS.items():
+        names = {place: f"{name}/{metric}" for place, name in scored.items()}
+        lines = sections.lines(records, data, names)
+        plots.append(Curves(f"{about}: {title}", x, title, lines, percent=percent))
+    return [plot for plot in plots if plot.series]
 
 
 def shown_pictures(records: Iterable[Record], data: str) -> list[Pictures]:
     """Pictures of the first record of these data that has some."""
     for record in records:
-        if record["data"] == data and record["metrics"].get("pictures"):
-            kept: list[Mapping[str, Any]] = record["metrics"]["pictures"]
-            caption = (
-                "Upright and rotated test images, sorted by the entropy of what "
-                f"{sections.TITLES[record['method']]} (seed {record['seed']}) says; bars are class "
-                "probabilities, with their standard deviation over the draws."
-            )
+        metrics = record["metrics"]
+        if record["data"] == data and metrics.get("pictures"):
+            arm = sections.TITLES[record["method"]]
+            caption = TEXTS["pictures"].format(title=arm, seed=record["seed"])
+            pictures = [content.Picture(**fields) for fields in metrics["pictures"]]
             title = f"{TITLES[data]}: from certain to uncertain"
-            shown = [Picture(**fields) for fields in kept]
-            return [Pictures(title, record["metrics"]["classes"], shown, caption)]
+            return [Pictures(title, metrics["classes"], pictures, caption)]
     return []
 
 
@@ -144,20 +206,19 @@ def claims(records: Sequence[Record]) -> list[Claim]:
         for data, own in PAPER.items()
     }
     note = images.scale(records) + _reach(records)
-    made = [
-        judged.judge("robustness.rotations", records, rotated, margins, note),
-        matching("robustness.corruptions", records, CIFAR),
-    ]
     learned, random = (_mean(records, arm, "clean") for arm in ("gflowout", "mc"))
-    held = None if learned is None or random is None else learned - random >= 5
-    made.append(judged.template("robustness.random_dropout", held, learned=learned, random=random))
+    ahead = None if learned is None or random is None else learned - random >= 5
     mean = _mean(records, "gflowout", "rotated")
+    close = None if mean is None else abs(mean / 100 - PAPER["mnist"]["gflowout"][1]) <= 0.05
     most, best = max(
         (_mean(records, arm, "rotated", 1) or 0.0, title) for arm, title in sections.TITLES.items()
     )
-    held = None if mean is None else abs(mean / 100 - PAPER["mnist"]["gflowout"][1]) <= 0.05
-    made.append(judged.template("robustness.digits", held, mean=mean, best=best, most=most))
-    return made
+    return [
+        judged.judge("robustness.rotations", records, rotated, margins, note),
+        matching("robustness.corruptions", records, CIFAR),
+        judged.template("robustness.random_dropout", ahead, learned=learned, random=random),
+        judged.template("robustness.digits", close, mean=mean, best=best, most=most),
+    ]
 
 
 def matching(name: str, records: Sequence[Record], data: Sequence[str]) -> Claim:
@@ -171,11 +232,9 @@ def matching(name: str, records: Sequence[Record], data: Sequence[str]) -> Claim
     return judged.judge(name, records, experiments, note=note)
 
 
-def _mean(
-    records: Sequence[Record], arm: str, images: str, least: int = LEAST_SEEDS
-) -> float | None:
+def _mean(records: Sequence[Record], arm: str, part: str, least: int = LEAST_SEEDS) -> float | None:
     """Mean accuracy on MNIST in %, over enough seeds."""
-    values = by_seed(records, "mnist", arm, f"{images}/accuracy").values()
+    values = by_seed(records, "mnist", arm, f"{part}/accuracy").values()
     return 100 * sum(values) / len(values) if len(values) >= least else None
 
 
@@ -190,15 +249,6 @@ def _reach(records: Sequence[Record]) -> str:
     return f" Clean accuracy of MC dropout: {', '.join(parts)}." if parts else ""
 
 
-_ABOUT = (
-    "Every arm had the same number of trials (learning rate and one option of its own), scored by "
-    "NLL on validation data; trials may use fewer images and epochs than the runs. All arms and "
-    "seeds see the same test images with the same angles, flakes and noise.",
-    "The paper corrupts CIFAR alone and reports accuracy; corrupted MNIST, NLL, ECE, the network "
-    "without dropout, the ensemble, GFlowOut + ID and the control with β = 0 are additions. Its "
-    "corruption curves are pictures without numbers, so none stand beside ours.",
-)
-
 STUDY = Study(
     name=NAME,
     title="Robustness to shifted images",
@@ -208,6 +258,6 @@ STUDY = Study(
     work="gflowout.studies.robustness:work",
     runs=runs,
     section=section,
-    tuning=tuning,
-    needs=images.with_frost,
+    tuning=lambda preset: images.tuning(preset, DATA),
+    needs=with_frost,
 )

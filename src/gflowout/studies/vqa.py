@@ -26,7 +26,8 @@ from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.values import canonical
-from gflowout.studies import models, vqa_data
+from gflowout.studies import images as models
+from gflowout.studies import vqa_data
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
