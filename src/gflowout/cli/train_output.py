@@ -131,7 +131,7 @@ def _columns(frame: Any) -> str:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write scores to a file; NaN becomes null."""
     from gflowout.core.atomic_io import write_text
-    from gflowout.runs.values import pack
+    from gflowout.runs.spec import pack
 
     write_text(path, json.dumps(pack(content)[0], indent=1, allow_nan=False))
     typer.echo(f"{path}: written")

@@ -20,9 +20,8 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from gflowout.core import checks
 from gflowout.runs import records
 from gflowout.runs.work import Report, Task, execute
 
@@ -41,36 +40,20 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Time and memory that one attempt at a run may take.
-
-    Args:
-        seconds: Time, or ``None`` for no limit.
-        memory_gb: Resident memory of the run's processes together, in GiB, or ``None``.
-    """
+    """Time and memory (GiB, of all its processes) that an attempt may take; ``None``: no limit."""
 
     seconds: float | None = None
     memory_gb: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory_gb"):
-            if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), low=0, open_low=True)
         if self.memory_gb is not None and not Path("/proc/self/statm").exists():
             raise ValueError("memory_gb must be None on this system: it needs /proc, as on Linux")
-
-
-class _Process(Protocol):
-    """The part of ``subprocess.Popen`` that is used here."""
-
-    pid: int
-
-    def poll(self) -> int | None: ...
 
 
 class Child:
     """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`.
 
-    ``deaf``: the process has closed its side of the channel.
+    ``closed``: the process has closed its side of the channel.
     """
 
     def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
@@ -80,10 +63,11 @@ class Child:
         self._started, self._clock = records.now(), time.monotonic()
         self._unread, self._recorded, self._weighed = b"", 0.0, 0.0
         self._record: dict[str, Any] | None = None
-        self.deaf = False
+        self.closed = False
         with far, (task.folder / LOG).open("wb") as log:
             launch = _fork if start == "fork" else _spawn
-            self._process: _Process = launch(far, log.fileno(), task.threads)
+            self._process: _Forked | subprocess.Popen[bytes]
+            self._process = launch(far, log.fileno(), task.threads)
         order = {"task": task.to_dict(), "path": [os.path.abspath(folder) for folder in sys.path]}
         with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
             _send(self.channel, order)
@@ -115,7 +99,7 @@ class Child:
     @property
     def ending(self) -> bool:
         """Whether it has sent its record, or cannot send any more."""
-        return self.deaf or self._record is not None
+        return self.closed or self._record is not None
 
     def kill(self) -> None:
         """End the process and all it has started; no record."""
@@ -126,9 +110,9 @@ class Child:
             try:
                 while block := self.channel.recv(1 << 20):
                     self._unread += block
-                self.deaf = True
+                self.closed = True
             except ConnectionError:
-                self.deaf = True
+                self.closed = True
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -165,21 +149,19 @@ class Child:
             return None
 
 
-def supervise(
-    task: Task, limits: Limits, progress: Report, *, pause: float = 0.1
-) -> dict[str, Any]:
+def supervise(task: Task, limits: Limits, progress: Report) -> dict[str, Any]:
     """Do one run in a process of its own and wait for its record."""
     child = Child(task, limits)
     try:
         while (record := child.poll(progress)) is None:
-            time.sleep(pause)
+            time.sleep(0.1)
         return record
     except BaseException:
         child.kill()
         raise
 
 
-def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
+def _spawn(far: socket.socket, log: int, threads: int) -> subprocess.Popen[bytes]:
     start = f"import socket, {__name__} as child\nchild.main(socket.socket(fileno={far.fileno()}))"
     return subprocess.Popen(
         [sys.executable, "-P", "-c", start],
@@ -194,6 +176,8 @@ def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
 
 @dataclass
 class _Forked:
+    """What is used of ``subprocess.Popen``, for a forked process."""
+
     pid: int
     code: int | None = None
 
@@ -204,7 +188,7 @@ class _Forked:
         return self.code
 
 
-def _fork(far: socket.socket, log: int, threads: int) -> _Process:
+def _fork(far: socket.socket, log: int, threads: int) -> _Forked:
     pid = os.fork()
     if pid:
         return _Forked(pid)
@@ -272,14 +256,10 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end_with_driver(channel: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while channel.recv(1024):
             pass
-    except OSError:
-        pass
-    finally:
-        # The whole group: what this run has started ends with it.
-        os.killpg(0, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)  # the whole group: what this run has started ends with it
 
 
 def _reason(code: int) -> str:

@@ -20,7 +20,7 @@ from gflowout.app.tasks import Task
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Run, locks
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.studies.framework.arms import Arm
 
 STORE = "models"

@@ -16,7 +16,7 @@ from gflowout.core import checks
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
 from gflowout.runs import Run
-from gflowout.runs.values import plain
+from gflowout.runs.spec import plain
 from gflowout.runs.work import current_name
 from gflowout.tuning import searches
 from gflowout.tuning.spaces import Choice, Space, split

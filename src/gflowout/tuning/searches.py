@@ -16,7 +16,7 @@ from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.tuning.spaces import Choice, Domain, Integers, Space
 
 SEARCHES = ("grid", "random", "optuna")

@@ -20,7 +20,7 @@ from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.runs.values import plain
+from gflowout.runs.spec import plain
 
 TAKES = (
     "OPTION=VALUES with values 'a,b,c', 'log:LOW:HIGH', 'uniform:LOW:HIGH' "
