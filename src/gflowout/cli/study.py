@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gflowout.runs import Engine
     from gflowout.runs.study import RunOptions
     from gflowout.tuning import Space, Tuned
-    from gflowout.tuning.plan import Plan
+    from gflowout.tuning.tune import Plan
 
 
 SearchName = StrEnum("SearchName", ["grid", "random", "optuna"])
@@ -95,8 +95,7 @@ def tune(
     """
     with options.usage():
         from gflowout.app import config as configs
-        from gflowout.tuning.plan import agree, make_plan
-        from gflowout.tuning.tune import do_search
+        from gflowout.tuning.tune import agree, do_search, make_plan
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
@@ -142,7 +141,7 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     """What a search will do and cost."""
     from gflowout.runs import records
     from gflowout.studies.framework import plan as planning
-    from gflowout.tuning.plan import STUDY
+    from gflowout.tuning.tune import STUDY
 
     yield (
         f"{plan.search} search, {plan.trials} trials for each of {', '.join(plan.base)}; "
