@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gflowout.runs import Engine
     from gflowout.runs.study import RunOptions
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-
 EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
 YAML = (".yaml", ".yml")
 """Endings of configuration, study and space files."""
@@ -119,8 +116,10 @@ def new_file(out: Path, force: bool) -> None:
         raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
 
 
-def words(option: str, text: str) -> list[str]:
-    """The words of a comma-separated list."""
+def words(option: str, text: str | None) -> list[str] | None:
+    """The words of a comma-separated list; ``None`` if the option is not given."""
+    if text is None:
+        return None
     listed = [word.strip() for word in text.split(",") if word.strip()]
     if not listed:
         raise ValueError(f"{option} must name at least one, got {text!r}")
@@ -144,12 +143,12 @@ def check_data(names: Iterable[str], data_dir: Path | None) -> None:
     missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
     if not missing:
         return
-    place, folder = f"--data-dir {data_dir}", data_dir
+    place, directory = f"--data-dir {data_dir}", data_dir
     if data_dir is None:
         variable = os.environ.get(store.VARIABLE)
         place = f"${store.VARIABLE} {variable}" if variable else str(store.root())
-        folder = Path(variable) if variable else None
-    nowhere = folder is not None and not folder.expanduser().is_dir()
+        directory = Path(variable) if variable else None
+    nowhere = directory is not None and not directory.expanduser().is_dir()
     fault = "no such folder, and so no" if nowhere else "no"
     lines = [
         f"{place}: {fault} {name}. {store.how_to_get(catalog.entry(name), (), data_dir)}"
@@ -159,26 +158,20 @@ def check_data(names: Iterable[str], data_dir: Path | None) -> None:
 
 
 def run_options(
-    engine: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
+    name: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
 ) -> RunOptions:
     """How to do runs: an engine, retries, limits and progress, as the options say."""
+    from gflowout.runs import Inline, Pool, Ray
     from gflowout.runs.study import RunOptions
-
-    return RunOptions(_engine(engine, jobs, address), progress=not quiet, **limits)
-
-
-def _engine(name: EngineName, jobs: int | None, address: str | None) -> Engine:
-    from gflowout.runs import engine
 
     if address is not None and name is not EngineName.ray:
         raise ValueError(f"--address is for --engine ray, got --engine {name.value}")
-    if name is EngineName.ray:
-        return engine("ray", address=address, jobs=jobs)
-    if name is EngineName.pool:
-        return engine("pool", jobs=jobs)
-    if jobs not in (None, 1):
+    if name is EngineName.inline and jobs not in (None, 1):
         raise ValueError(f"--jobs must be 1 with --engine inline, got {jobs}")
-    return engine("inline")
+    engine: Engine = Inline() if name is EngineName.inline else Pool(jobs)
+    if name is EngineName.ray:
+        engine = Ray(address, jobs=jobs)
+    return RunOptions(engine, progress=not quiet, **limits)
 
 
 def workers(engine: Engine) -> int | None:
@@ -235,17 +228,17 @@ def plain_warnings(*categories: type[Warning]) -> Iterator[None]:
 
 
 @contextmanager
-def explained(*errors: type[Exception]) -> Iterator[None]:
-    """Turn a missing extra, Ctrl-C and these errors into a short message and an exit code."""
+def explained(*errors: type[Exception], code: int = 1) -> Iterator[None]:
+    """Turn these errors, a missing extra and Ctrl-C into a short message and an exit code."""
     expected: tuple[type[Exception], ...] = (MissingExtraError, *errors)
     try:
         yield
     except expected as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(1 if isinstance(error, MissingExtraError) else code) from error
     except KeyboardInterrupt as error:
         typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
+        raise typer.Exit(130) from error
 
 
 @contextmanager
@@ -253,13 +246,9 @@ def usage() -> Iterator[None]:
     """Turn wrong usage into a message and exit code 2; damaged records are warned of in a line."""
     from gflowout.runs import BusyError, RecordWarning
 
-    with explained(), plain_warnings(RecordWarning):
-        try:
-            yield
-        except (ValueError, FileNotFoundError, BusyError) as error:
-            for line in str(error).splitlines():
-                typer.echo(line, err=True)
-            raise typer.Exit(2) from error
+    expected = (ValueError, FileNotFoundError, BusyError)
+    with explained(*expected, code=2), plain_warnings(RecordWarning):
+        yield
 
 
 @contextmanager

@@ -9,19 +9,15 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gflowout.cli import options, paper_studies
+from gflowout.cli import options
 from gflowout.cli.options import echo, examples
 from gflowout.core.text import aligned, counted
 
 Format = StrEnum("Format", ["html", "md", "latex", "csv"])
 SUFFIXES = {
-    ".html": Format.html,
-    ".htm": Format.html,
-    ".md": Format.md,
-    ".markdown": Format.md,
-    ".tex": Format.latex,
-    ".csv": Format.csv,
-}
+    ".html": Format.html, ".htm": Format.html, ".md": Format.md, ".markdown": Format.md,
+    ".tex": Format.latex, ".csv": Format.csv,
+}  # fmt: skip
 
 
 def register(app: typer.Typer, studies: typer.Typer) -> None:
@@ -57,6 +53,7 @@ def list_(
 ) -> None:
     """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage():
+        from gflowout.cli import paper_studies
         from gflowout.runs import records
         from gflowout.studies.framework import files
 
@@ -94,8 +91,6 @@ def compare(
         from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
-        for folder in folders:
-            records.must_be_folder(folder)
         done, again = (read(folder, "done") for folder in folders)
         groups = repeats(done, again, tolerance)
         mine, theirs = ({record["id"] for record in folder} for folder in (done, again))
@@ -198,7 +193,7 @@ def _text(
     if kind is Format.html:
         text = html.page(content, title)
     else:
-        text = markdown.document(content) if kind is Format.md else latex.document(content)
+        text = (markdown if kind is Format.md else latex).document(content)
     count = len(content.parts)
     return text, f"{count} {'study' if count == 1 else 'studies'} from {content.facts.runs} runs"
 

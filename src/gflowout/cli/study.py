@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gflowout.cli import options, paper_studies
+from gflowout.cli import options
 from gflowout.cli.options import echo, examples
 
 if TYPE_CHECKING:
     from gflowout.runs import Engine
     from gflowout.runs.study import RunOptions
-    from gflowout.tuning import Space, Tuned
+    from gflowout.tuning import Tuned
     from gflowout.tuning.tune import Plan
 
 
@@ -94,15 +95,20 @@ def tune(
     `best-METHOD.yaml` for `gflowout train --config`, all trials to `tuned.yaml`, and a plot.
     """
     with options.usage():
+        from gflowout import tuning
         from gflowout.app import config as configs
         from gflowout.tuning.tune import agree, do_search, make_plan
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
+        parts = (
+            tuning.read_space(part) if "=" not in part and part.endswith(options.YAML) else part
+            for part in space
+        )
         plan = make_plan(
             base,
-            _space(space),
-            methods=[base.method.name] if methods is None else options.words("--methods", methods),
+            tuning.space(*parts),
+            methods=options.words("--methods", methods) or [base.method.name],
             search=search.value,
             trials=trials,
             score=score,
@@ -124,17 +130,6 @@ def tune(
         echo(_write_tuned(tuned, out))
         if tuned.failed:
             raise typer.Exit(1)
-
-
-def _space(parts: list[str]) -> Space:
-    from gflowout.tuning import read_space, space
-
-    return space(
-        *(
-            read_space(part) if "=" not in part and part.endswith(options.YAML) else space(part)
-            for part in parts
-        )
-    )
 
 
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
@@ -177,11 +172,9 @@ def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
     write_text(out / "tuned.yaml", tuned.to_yaml())
     written = [out / "tuned.yaml", *write_best(tuned, out)]
-    try:
+    with contextlib.suppress(MissingExtraError):  # the plot is optional
         tuned.plot(out / "tuned.png")
         written.append(out / "tuned.png")
-    except MissingExtraError:
-        pass  # the plot is optional
     yield f"written: {', '.join(map(str, written))}"
 
 
@@ -225,6 +218,8 @@ def run(
     configuration), methods, data, seeds, options and test; `--set` overrides all of them.
     """
     with options.usage():
+        from gflowout.cli import paper_studies
+
         names = paper_studies.names_of(study)
         how = options.run_options(
             engine, jobs, address, quiet,

@@ -64,12 +64,16 @@ def machine() -> dict[str, Any]:
     """Class of the machine: processor, cores, memory, GPUs, system."""
     # Asking CUDA itself would take memory on every card and make later forks unsafe.
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    facts = Path("/proc/cpuinfo")
+    model = (
+        re.search(r"^model name\s*:\s*(.+)$", facts.read_text(), re.M) if facts.is_file() else None
+    )
     memory = None
     with contextlib.suppress(AttributeError, ValueError, OSError):
         pages = os.sysconf("SC_PHYS_PAGES")
         memory = round(os.sysconf("SC_PAGE_SIZE") * pages / 2**30, 1)
     return {
-        "cpu": _cpu(),
+        "cpu": model[1].strip() if model else platform.processor() or platform.machine(),
         "cores": cores(),
         "memory_gb": memory,
         "gpus": (gpus or "").splitlines(),
@@ -81,12 +85,3 @@ def cores() -> int:
     """Cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        model = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if model:
-            return model[1].strip()
-    return platform.processor() or platform.machine()

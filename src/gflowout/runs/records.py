@@ -172,8 +172,7 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
     """
     if status is not None:
         checks.choice("status", status, (DONE, FAILED))
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; records are made by run_study")
+    must_be_folder(folder)
     records, skipped = [], []
     for path in _files(folder):
         if status is None or (".failed-" in path.name) == (status == FAILED):

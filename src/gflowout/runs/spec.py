@@ -76,7 +76,10 @@ class Run:
     def id(self) -> str:
         """A readable name that no other run has; good as a file name anywhere."""
         digest = hashlib.sha256(self._text.encode()).hexdigest()[:10]
-        names = [_slug(name) for name in (self.study, self.data, self.method)]
+        names = (
+            re.sub("[^a-z0-9]+", "-", name.lower())[:_LONGEST].strip("-")
+            for name in (self.study, self.data, self.method)
+        )
         return "-".join([*names, f"s{self.seed}", digest])
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,10 +143,6 @@ def grid(
         Run(study, method, source, seed, dict(zip(options, values, strict=True)))
         for seed, source, method, *values in itertools.product(*axes.values())
     ]
-
-
-def _slug(name: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", name.lower())[:_LONGEST].strip("-")
 
 
 def _frozen(value: Any) -> Any:

@@ -350,13 +350,7 @@ def _outcome(
     seconds = record["seconds"]
     if record["error"] is not None:
         return seconds, None, str(record["error"]["message"])
-    value = _metric(score, record["metrics"])
-    return (
-        (seconds, value, None) if math.isfinite(value) else (seconds, None, f"{score} is {value}")
-    )
-
-
-def _metric(score: str, metrics: Mapping[str, Any]) -> float:
+    metrics = record["metrics"]
     if tested := ", ".join(name for name in metrics if of_test(name)):
         raise ValueError(f"work must not touch test data in tuning, got the metrics {tested}")
     if score not in metrics:
@@ -367,4 +361,6 @@ def _metric(score: str, metrics: Mapping[str, Any]) -> float:
     value = metrics[score]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"score must be a number, got {value!r} for {score}")
-    return float(value)
+    if not math.isfinite(value):
+        return seconds, None, f"{score} is {value}"
+    return seconds, float(value), None
