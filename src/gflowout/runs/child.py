@@ -1,9 +1,9 @@
 """A run in a process of its own: start it, watch it, end it; and what that process does.
 
 The process may crash, be killed, run too long or use too much memory: in each case there is a
-record that says so. The two sides talk through one socket, a JSON text per line: first the task,
-then progress, at last the record. The process ends at once when the other side does, so that no run
-outlives its study.
+record that says so. The two sides talk through one socket: the task goes to the process; progress
+and at last the record come back, a JSON text per line. The process ends at once when the other side
+does, so that no run outlives its study.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -68,9 +69,9 @@ class Child:
             launch = _fork if start == "fork" else _spawn
             self._process: _Forked | subprocess.Popen[bytes]
             self._process = launch(far, log.fileno(), task.threads)
-        order = {"task": task.to_dict(), "path": [os.path.abspath(folder) for folder in sys.path]}
+        path = [os.path.abspath(folder) for folder in sys.path]
         with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
-            _send(self.channel, order)
+            self.channel.sendall(pickle.dumps((path, task)))
         self.channel.setblocking(False)
 
     def poll(self, progress: Report) -> dict[str, Any] | None:
@@ -236,10 +237,8 @@ def main(channel: socket.socket) -> None:
     faulthandler.disable()  # in a fork it may be on already, its handlers replaced by others
     faulthandler.enable()
     channel.set_inheritable(False)
-    reader = channel.makefile("r", encoding="utf-8")
-    order = json.loads(reader.readline())
+    sys.path[:], task = pickle.load(channel.makefile("rb"))
     threading.Thread(target=_end_with_driver, args=[channel], daemon=True).start()
-    sys.path[:] = order["path"]
     last = 0.0
 
     def progress(step: int, steps: int, message: str) -> None:
@@ -248,7 +247,7 @@ def main(channel: socket.socket) -> None:
             last = time.monotonic()
             _send(channel, {"progress": [int(step), int(steps), str(message)]})
 
-    _send(channel, {"record": execute(Task.from_dict(order["task"]), progress)})
+    _send(channel, {"record": execute(task, progress)})
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:

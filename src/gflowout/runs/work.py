@@ -81,16 +81,6 @@ class Task:
     attempt: int = 1
     threads: int = 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """The task as JSON values."""
-        return {**vars(self), "run": self.run.to_dict(), "folder": str(self.folder)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Task:
-        """The task of :meth:`to_dict`."""
-        run, folder = Run.from_dict(values["run"]), Path(values["folder"])
-        return cls(**{**values, "run": run, "folder": folder})
-
     def record(
         self,
         started: datetime,
