@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,14 +196,14 @@ def do_runs(runs: Iterable[Run], work: str, folder: str | Path, options: RunOpti
                 shutil.rmtree(scratch / name, ignore_errors=True)
         tally = Tally(len(runs), len(runs) - len(tasks))
         try:
-            with _display(tally, options.progress) as shown:
+            with _display(tally, options.progress) as show:
 
                 def listen(event: Event) -> None:
                     if isinstance(event, Ended):
                         records.write(folder, event.record)
                         if not event.failed and not options.keep_scratch:
                             shutil.rmtree(event.task.folder, ignore_errors=True)
-                    shown.hear(event)
+                    show(event)
 
                 options.engine.map(tasks, listen, retries=options.retries, limits=limits)
         except KeyboardInterrupt:
@@ -289,37 +289,17 @@ class Tally:
     def line(self, ended: bool = False) -> str:
         """The counts in one line; no estimate of the time left if the study has ended."""
         parts = [f"{self.skipped + self.done} of {self.total} done"]
-        if self.skipped:
-            parts.append(f"{self.skipped} of them before")
-        if self.retried:
-            parts.append(f"{self.retried} tried again")
-        if self.failed:
-            parts.append(f"{len(self.failed)} failed")
-        if self.left:
-            parts.append(f"{self.left} left")
+        numbers = {
+            "of them before": self.skipped,
+            "tried again": self.retried,
+            "failed": len(self.failed),
+            "left": self.left,
+        }
+        parts += [f"{number} {word}" for word, number in numbers.items() if number]
         remaining = None if ended else self.remaining()
         if remaining is not None and remaining >= _SHORTEST:
             parts.append(f"about {duration(remaining)} to go")
         return ", ".join(parts)
-
-
-class Lines:
-    """A line for each attempt that has ended, or none at all."""
-
-    def __init__(self, tally: Tally, quiet: bool = False) -> None:
-        self.tally, self._quiet = tally, quiet
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def hear(self, event: Event) -> None:
-        """Count an event and show it."""
-        self.tally.hear(event)
-        if isinstance(event, Ended) and not self._quiet:
-            print(f"{_verdict(event)} [{self.tally.line()}]", file=sys.stderr, flush=True)
 
 
 class Live:
@@ -346,7 +326,7 @@ class Live:
     def hear(self, event: Event) -> None:
         """Count an event and show it."""
         self.tally.hear(event)
-        if isinstance(event, Ended) and (event.failed or event.again):
+        if isinstance(event, Ended) and event.failed:
             self._console.print(_verdict(event), style="red", markup=False, highlight=False)
         if time.monotonic() - self._drawn >= _REFRESH:
             self._drawn = time.monotonic()
@@ -372,12 +352,21 @@ class Live:
         return table
 
 
-def _display(tally: Tally, progress: bool) -> Lines | Live:
-    """Choose a live table for a terminal, plain lines otherwise."""
+@contextlib.contextmanager
+def _display(tally: Tally, progress: bool) -> Iterator[Callable[[Event], None]]:
+    """Count events and show them: a live table in a terminal, plain lines otherwise."""
+
+    def hear(event: Event) -> None:
+        tally.hear(event)
+        if progress and isinstance(event, Ended):
+            print(f"{_verdict(event)} [{tally.line()}]", file=sys.stderr, flush=True)
+
+    live = None
     if progress and sys.stderr.isatty():
         with contextlib.suppress(MissingExtraError):  # plain lines need no extra
-            return Live(tally)
-    return Lines(tally, quiet=not progress)
+            live = Live(tally)
+    with live or contextlib.nullcontext():
+        yield live.hear if live else hear
 
 
 def _verdict(event: Ended) -> str:
