@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from gflowout.cli.paper_studies import catalogue
+from gflowout.cli.study_runs import catalogue
 from gflowout.data import store
 from gflowout.report import build, html, markdown
 from gflowout.runs import Context, read

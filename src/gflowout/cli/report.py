@@ -53,12 +53,12 @@ def list_(
 ) -> None:
     """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage():
-        from gflowout.cli import paper_studies
+        from gflowout.cli import study_runs
         from gflowout.runs import records
         from gflowout.studies.framework import files
 
         if folder is None:
-            echo(paper_studies.catalogue())
+            echo(study_runs.catalogue())
             return
         records.must_be_folder(folder)
         state = files.standing(folder)

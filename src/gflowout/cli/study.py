@@ -17,7 +17,6 @@ from gflowout.cli.options import echo, examples
 
 if TYPE_CHECKING:
     from gflowout.runs import Engine
-    from gflowout.runs.study import RunOptions
     from gflowout.tuning import Tuned
     from gflowout.tuning.tune import Plan
 
@@ -218,9 +217,9 @@ def run(
     configuration), methods, data, seeds, options and test; `--set` overrides all of them.
     """
     with options.usage():
-        from gflowout.cli import paper_studies
+        from gflowout.cli import study_runs
 
-        names = paper_studies.names_of(study)
+        names = study_runs.names_of(study)
         how = options.run_options(
             engine, jobs, address, quiet,
             retries=retries, time_limit=time_limit, memory_limit=memory_limit,
@@ -230,7 +229,7 @@ def run(
             for option, value in given.items():
                 if value is not None:
                     raise ValueError(f"{option} is for studies of the paper; a file says it itself")
-            code = _run_file(Path(study), out, data_dir, set_, dry_run, how)
+            code = study_runs.run_file(Path(study), out, data_dir, set_, dry_run, how)
         else:
             if set_:
                 raise ValueError("--set is for study files; studies of the paper have presets")
@@ -239,54 +238,7 @@ def run(
                     f"{study} is a study of the paper: say how large with --preset smoke (seconds "
                     "to minutes), cpu (two cores, hours) or paper (GPUs)"
                 )
-            part = paper_studies.part_of(methods, data, seeds)
-            code = paper_studies.run(names, preset, part, out, data_dir, dry_run, how)
+            part = study_runs.part_of(methods, data, seeds)
+            code = study_runs.run(names, preset, part, out, data_dir, dry_run, how)
         if code:
             raise typer.Exit(code)
-
-
-def _run_file(
-    file: Path,
-    out: Path,
-    data_dir: Path | None,
-    set_: list[str] | None,
-    dry_run: bool,
-    how: RunOptions,
-) -> int:
-    from gflowout.core.text import counted
-    from gflowout.runs import Ray, records
-    from gflowout.runs.study import do_runs
-    from gflowout.studies.framework import files
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework.study import sources
-
-    study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
-    finished = records.finished(out)
-    if not isinstance(how.engine, Ray) and study.work == files.WORK:
-        ours = (None, str(data_dir))  # another directory is named by the file itself
-        options.check_data(
-            (
-                name
-                for run in study.runs
-                if run.id not in finished and run.options["data.directory"] in ours
-                for name in sources(run)
-            ),
-            data_dir,
-        )
-    if dry_run:
-        typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
-        pick = planning.first(study.runs)
-        echo(
-            planning.report(
-                planning.tally(study.runs, finished),
-                planning.from_records(out, [study.name]),
-                lambda kind: planning.measure(pick(kind), study.work, how.engine),
-                options.workers(how.engine),
-            )
-        )
-        return 0
-    files.remember(out, study.runs)
-    with options.resumable():
-        summary = do_runs(study.runs, study.work, out, how)
-    typer.echo(str(summary))
-    return summary.exit_code

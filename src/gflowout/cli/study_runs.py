@@ -1,4 +1,4 @@
-"""The studies of the paper on the command line: choose, plan, run and price them.
+"""What ``gflowout study run`` does: studies of the paper and study files, their runs and cost.
 
 Commands import this module when they run: it loads the configuration and all that needs.
 """
@@ -26,8 +26,9 @@ from gflowout.core.optional import MissingExtraError
 from gflowout.core.text import aligned, counted
 from gflowout.data.errors import DataError
 from gflowout.runs import BusyError, Context, Engine, Pool, Ray, Run, Summary, records
-from gflowout.runs.study import RunOptions
+from gflowout.runs.study import RunOptions, do_runs
 from gflowout.runs.work import describe, using_threads
+from gflowout.studies.framework import files
 from gflowout.studies.framework import plan as planning
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.arms import ARMS
@@ -81,6 +82,47 @@ def run(
         return 0
     with options.resumable():
         return _run(planned, preset, out, data_dir, how)
+
+
+def run_file(
+    file: Path,
+    out: Path,
+    data_dir: Path | None,
+    set_: list[str] | None,
+    dry_run: bool,
+    how: RunOptions,
+) -> int:
+    """Do what is missing of a study file, or print what it would cost; returns the exit code."""
+    study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
+    finished = records.finished(out)
+    if not isinstance(how.engine, Ray) and study.work == files.WORK:
+        ours = (None, str(data_dir))  # another directory is named by the file itself
+        options.check_data(
+            (
+                name
+                for run in study.runs
+                if run.id not in finished and run.options["data.directory"] in ours
+                for name in studies.sources(run)
+            ),
+            data_dir,
+        )
+    if dry_run:
+        typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
+        pick = planning.first(study.runs)
+        options.echo(
+            planning.report(
+                planning.tally(study.runs, finished),
+                planning.from_records(out, [study.name]),
+                lambda kind: planning.measure(pick(kind), study.work, how.engine),
+                options.workers(how.engine),
+            )
+        )
+        return 0
+    files.remember(out, study.runs)
+    with options.resumable():
+        summary = do_runs(study.runs, study.work, out, how)
+    typer.echo(str(summary))
+    return summary.exit_code
 
 
 def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> Planned:
