@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import torch
 import typer
@@ -246,19 +247,17 @@ def _print_costs(
             f"{counted(len(plan.runs), 'run')}, records in {out}{later}"
         )
         prices = planning.from_records(out, [studies.TUNING, name], _kind)
-        if study.seconds is not None:
-            prices = {**_stated([*trials, *plan.runs], study.seconds), **prices}
         runs = list(trials)
         for run in plan.runs:
             network = _networks(run, out)
-            trained = network in networks and run.id not in finished and _kind(run) not in prices
-            if not trained:
+            priced = study.seconds is not None or _kind(run) in prices
+            if priced or network not in networks or run.id in finished:
                 runs.append(run)
             if network is not None:
                 networks.add(network)
         with studies.data_directory(data_dir):
             lines, seconds, sure = planning.left_to_do(
-                planning.tally(runs, finished, _kind), prices, _price(runs, study.work, engine)
+                planning.tally(runs, finished, _kind), prices, _price(runs, study, engine)
             )
         if spared := len(trials) + len(plan.runs) - len(runs):
             lines.append(
@@ -297,13 +296,15 @@ def _kind(run: Run) -> Kind:
     return ("trials" if run.study == studies.TUNING else "runs"), run.data
 
 
-def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
-    """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
+def _price(runs: Sequence[Run], study: Study, engine: Engine) -> Callable[[Kind], Price]:
+    """Prices a kind as its study says, or by GFlowOut, or by its first arm if that is missing."""
 
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _kind(run) == kind]
+        if study.seconds is not None:
+            return Price(fmean(map(study.seconds, own)), "as measured on one core of two")
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        measured = _few_steps(typical, engine) or planning.measure(typical, work, engine)
+        measured = _few_steps(typical, engine) or planning.measure(typical, study.work, engine)
         if measured.seconds is None:
             return measured
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
@@ -313,17 +314,6 @@ def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], P
         return replace(measured, seconds=seconds, source=f"{typical.method}, {measured.source}")
 
     return price
-
-
-def _stated(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
-    """Prices of kinds by what a study says of its runs."""
-    spent: dict[Kind, list[float]] = {}
-    for run in runs:
-        spent.setdefault(_kind(run), []).append(seconds(run))
-    return {
-        kind: Price(sum(times) / len(times), "as measured on one core of two")
-        for kind, times in spent.items()
-    }
 
 
 def _config(run: Run) -> Config | None:
