@@ -10,19 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 from typer import Argument, Option
 
 from gflowout.core.optional import MissingExtraError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gflowout.runs import Engine
-    from gflowout.runs.study import RunOptions
+from gflowout.data import catalog, store
+from gflowout.runs import BusyError, Engine, Inline, Pool, Ray, RecordWarning
+from gflowout.runs.study import RunOptions
 
 EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
 YAML = (".yaml", ".yml")
@@ -99,8 +97,8 @@ def examples(*commands: str, exits: str = "") -> str:
     return "\n\n".join(["Examples:", *lines, *([exits] if exits else [])])
 
 
-def writable(out: Path, option: str = "--out") -> None:
-    """Refuse a file that could not be written, before any work is done."""
+def writable(out: Path, option: str = "--out", *, force: bool = True) -> None:
+    """Refuse a file that could not be written, or exists and needs force, before any work."""
     folder = out.parent
     if not folder.is_dir():
         raise typer.BadParameter(f"the folder {folder} does not exist", param_hint=option)
@@ -108,12 +106,8 @@ def writable(out: Path, option: str = "--out") -> None:
         raise typer.BadParameter(f"{out} is a folder, not a file", param_hint=option)
     if not os.access(folder, os.W_OK):
         raise typer.BadParameter(f"no permission to write into {folder}", param_hint=option)
-
-
-def new_file(out: Path, force: bool) -> None:
-    """Refuse to replace a file without ``--force``."""
     if out.exists() and not force:
-        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
+        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint=option)
 
 
 def words(option: str, text: str | None) -> list[str] | None:
@@ -138,8 +132,6 @@ def overrides(values: Mapping[str, Any], more: list[str] | None) -> list[str]:
 
 def check_data(names: Iterable[str], data_dir: Path | None) -> None:
     """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there."""
-    from gflowout.data import catalog, store
-
     missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
     if not missing:
         return
@@ -161,9 +153,6 @@ def run_options(
     name: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
 ) -> RunOptions:
     """How to do runs: an engine, retries, limits and progress, as the options say."""
-    from gflowout.runs import Inline, Pool, Ray
-    from gflowout.runs.study import RunOptions
-
     if address is not None and name is not EngineName.ray:
         raise ValueError(f"--address is for --engine ray, got --engine {name.value}")
     if name is EngineName.inline and jobs not in (None, 1):
@@ -193,15 +182,11 @@ def warn(text: str) -> None:
 
 def console(**options: Any) -> Console:
     """A console of rich that does not colour numbers and paths."""
-    from rich.console import Console
-
     return Console(highlight=False, **options)
 
 
 def plain_table(*heads: str, **options: Any) -> Table:
     """A table of rich without lines."""
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
     for head in heads:
         table.add_column(head, no_wrap=True)
@@ -244,8 +229,6 @@ def explained(*errors: type[Exception], code: int = 1) -> Iterator[None]:
 @contextmanager
 def usage() -> Iterator[None]:
     """Turn wrong usage into a message and exit code 2; damaged records are warned of in a line."""
-    from gflowout.runs import BusyError, RecordWarning
-
     expected = (ValueError, FileNotFoundError, BusyError)
     with explained(*expected, code=2), plain_warnings(RecordWarning):
         yield

@@ -11,7 +11,9 @@ from typer import Argument, Option
 
 from gflowout.cli import options
 from gflowout.cli.options import echo, examples
+from gflowout.core.atomic_io import write_text
 from gflowout.core.text import aligned, counted
+from gflowout.runs import read, records
 
 Format = StrEnum("Format", ["html", "md", "latex", "csv"])
 SUFFIXES = {
@@ -54,7 +56,6 @@ def list_(
     """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage():
         from gflowout.cli import study_runs
-        from gflowout.runs import records
         from gflowout.studies.framework import files
 
         if folder is None:
@@ -87,7 +88,6 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage():
-        from gflowout.runs import read, records
         from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
@@ -200,8 +200,6 @@ def _text(
 
 def _write(out: Path, text: str) -> None:
     """Write a file that appears when it is complete; no folder is made for it."""
-    from gflowout.core.atomic_io import write_text
-
     if out.is_dir():
         raise ValueError(f"{out}: cannot be written (is a folder)")
     if not out.parent.is_dir():

@@ -7,19 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
+from gflowout import tuning
 from gflowout.cli import options
 from gflowout.cli.options import echo, examples
-
-if TYPE_CHECKING:
-    from gflowout.runs import Engine
-    from gflowout.tuning import Tuned
-    from gflowout.tuning.tune import Plan
-
+from gflowout.core.atomic_io import write_text
+from gflowout.core.optional import MissingExtraError
+from gflowout.runs import Engine, records
+from gflowout.tuning.tune import STUDY, Plan, agree, do_search, make_plan
 
 SearchName = StrEnum("SearchName", ["grid", "random", "optuna"])
 Direction = StrEnum("Direction", ["minimize", "maximize"])
@@ -94,9 +93,7 @@ def tune(
     `best-METHOD.yaml` for `gflowout train --config`, all trials to `tuned.yaml`, and a plot.
     """
     with options.usage():
-        from gflowout import tuning
         from gflowout.app import config as configs
-        from gflowout.tuning.tune import agree, do_search, make_plan
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
@@ -133,9 +130,7 @@ def tune(
 
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     """What a search will do and cost."""
-    from gflowout.runs import records
     from gflowout.studies.framework import plan as planning
-    from gflowout.tuning.tune import STUDY
 
     yield (
         f"{plan.search} search, {plan.trials} trials for each of {', '.join(plan.base)}; "
@@ -160,17 +155,13 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     )
 
 
-def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
+def _write_tuned(tuned: tuning.Tuned, out: Path) -> Iterator[str]:
     """Write the files of a search that is done; yields what to print."""
-    from gflowout.core.atomic_io import write_text
-    from gflowout.core.optional import MissingExtraError
-    from gflowout.tuning import write_best
-
     yield tuned.table()
     for trial in tuned.failed:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
     write_text(out / "tuned.yaml", tuned.to_yaml())
-    written = [out / "tuned.yaml", *write_best(tuned, out)]
+    written = [out / "tuned.yaml", *tuning.write_best(tuned, out)]
     with contextlib.suppress(MissingExtraError):  # the plot is optional
         tuned.plot(out / "tuned.png")
         written.append(out / "tuned.png")

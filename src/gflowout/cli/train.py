@@ -13,10 +13,14 @@ import typer
 from typer import Argument, Option
 
 from gflowout.cli import options
-from gflowout.cli.options import examples, explained, new_file, plain_warnings, warn, writable
+from gflowout.cli.options import examples, explained, plain_warnings, warn, writable
 from gflowout.core import checks
 from gflowout.core.optional import require
+from gflowout.data.corruptions import KINDS
 from gflowout.data.errors import DataError
+from gflowout.export import ExportError, formats
+from gflowout.runs import BusyError, RecordWarning
+from gflowout.training import DivergedError, TrainingWarning, checkpoints
 
 _EXITS = (
     "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
@@ -162,7 +166,6 @@ def evaluate(
         from gflowout.app import evaluation, sources, tasks
         from gflowout.app import run as runs
         from gflowout.cli import train_output as output
-        from gflowout.data.corruptions import KINDS
 
         if split is not None:
             _choice("--split", split, tasks.SPLITS)
@@ -219,7 +222,7 @@ def predict(
     quiet: options.Quiet = False,
 ) -> None:
     """Predict with uncertainty: one row per input, prepared exactly as in training."""
-    writable(out)
+    writable(out, force=force)
     with _explained():
         from gflowout.app import predict as predicting
         from gflowout.app import run as runs
@@ -228,7 +231,6 @@ def predict(
         if out.suffix.lower() not in predicting.FORMATS:
             allowed = ", ".join(predicting.FORMATS)
             raise typer.BadParameter(f"must end in {allowed}, got {out}", param_hint="--out")
-        new_file(out, force)
         trained = runs.load(run)
         with output.bar_of(quiet) as bar:
             line = bar.add_task("predicting", total=None)
@@ -277,19 +279,15 @@ def export(
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
     one row or more. See docs/guides/deployment.md.
     """
-    from gflowout.export import formats
-
-    writable(out)
+    writable(out, force=force)
     try:
         format = formats.chosen(out, format)
     except ValueError as error:
         message = str(error).removeprefix("format ")
         raise typer.BadParameter(message, param_hint="--format") from error
-    new_file(out, force)
     with _explained():
         from gflowout.app import run as runs
         from gflowout.cli import train_output as output
-        from gflowout.export import ExportError
         from gflowout.export.runs import export_run
 
         formats.need(format)
@@ -315,14 +313,11 @@ def export(
 @contextmanager
 def _explained(out: Path | None = None) -> Iterator[None]:
     """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
-    from gflowout.runs import BusyError, RecordWarning
-
     with explained(DataError, BusyError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
             if find_spec(module) is None:  # importing the last two takes seconds
                 require(module, extra="studies", purpose="this command")
         from gflowout.app.config import ConfigError
-        from gflowout.training import DivergedError, TrainingWarning
 
         shown = plain_warnings(TrainingWarning, RecordWarning)
         with explained(ConfigError, code=2), explained(DivergedError, OSError), shown:
@@ -342,7 +337,6 @@ def _how_to_go_on(out: Path | None) -> str:
     if out is None:
         return "nothing was written"
     from gflowout.app.run import CONFIG
-    from gflowout.training import checkpoints
 
     if not (out / CONFIG).is_file():
         return "nothing was trained yet"
