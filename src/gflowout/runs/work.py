@@ -136,16 +136,15 @@ def resolve(work: str) -> Function:
 
 def surroundings(work: str, threads: int | None) -> dict[str, Any]:
     """Versions, commit, machine and threads, as a record has them."""
-    commit = None
+    file = None
     with contextlib.suppress(Exception):  # an error of its module is reported when it is called
-        commit = _commit(work)
-    versions, machine = environment.versions(), environment.machine()
+        file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
+    commit, versions, machine = _commit(file), environment.versions(), environment.machine()
     return {"versions": versions, "commit": commit, "machine": machine, "threads": threads}
 
 
-@functools.cache  # once per process: what counts is the code as it was loaded
-def _commit(work: str) -> dict[str, Any] | None:
-    file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
+@functools.cache  # once per process and file: what counts is the code as it was loaded
+def _commit(file: str | None) -> dict[str, Any] | None:
     return environment.commit(None if file is None else Path(file))
 
 
