@@ -13,7 +13,7 @@ from gflowout.cli import options
 from gflowout.cli.options import echo, examples
 from gflowout.core.atomic_io import write_text
 from gflowout.core.text import aligned, counted
-from gflowout.runs import read, records
+from gflowout.runs import records
 
 Format = StrEnum("Format", ["html", "md", "latex", "csv"])
 SUFFIXES = {
@@ -88,6 +88,7 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage():
+        from gflowout.runs import read
         from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
