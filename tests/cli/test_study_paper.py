@@ -16,7 +16,7 @@ from data_files import write_mnist
 from typer.testing import CliRunner
 
 from gflowout.app import build as plans
-from gflowout.cli import commands, paper_studies
+from gflowout.cli import commands, study_runs
 from gflowout.data import store
 from gflowout.runs import Inline, Pool, Run, read, run_study
 from gflowout.studies import cost
@@ -405,7 +405,7 @@ def test_the_page_names_all_studies_and_its_commands_are_good(monkeypatch):
     ours = [words[3:] for words in lines if words[:3] == ["gflowout", "study", "run"]]
     assert len(ours) == 4
     for name, *rest in ours:
-        assert paper_studies.names_of(name)
+        assert study_runs.names_of(name)
         assert rest[rest.index("--preset") + 1] in studies.PRESETS
     assert all(f"| `{preset}` |" in page() for preset in studies.PRESETS)
 

@@ -107,6 +107,8 @@ def test_damage_of_any_kind_is_one_warning(tmp_path):
     for name in ("half", "empty", "changed", "copy", "other", "list", "bytes"):
         assert f"{name}.json" in told[0]
     assert "left out 7 files" in told[0]
+    assert len(records.damaged(tmp_path)) == 7
+    assert "half.json" in records.damaged(tmp_path)
     assert "notes.txt" not in told[0]
     assert good["id"] + ".json (" not in told[0]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflowout.runs import Run, grid
-from gflowout.runs.values import pack, plain, unpack
+from gflowout.runs.spec import canonical, pack, plain, unpack
 
 NAMES = st.text(min_size=1, max_size=80).filter(lambda name: re.search("[a-zA-Z0-9]", name))
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
@@ -145,3 +145,14 @@ def test_nan_and_infinities_survive_json(tree):
     packed, found = pack(tree)
     text = json.dumps([packed, found], allow_nan=False)
     assert str(unpack(*json.loads(text))) == str(tree)  # as text, since NaN differs from itself
+
+
+def test_values_as_json():
+    assert plain("options", {"sizes": (300, 100), "rate": 0.5}) == {
+        "sizes": [300, 100],
+        "rate": 0.5,
+    }
+    with pytest.raises(TypeError, match=r"options.rate must be .* these, got \{1, 2\} of type set"):
+        plain("options", {"rate": {1, 2}})
+    assert canonical({"b": 1, "a": [0.5, None]}) == '{"a":[0.5,null],"b":1}'
+    assert unpack(*pack({"nll": [1.0, float("-inf")]})) == {"nll": [1.0, float("-inf")]}

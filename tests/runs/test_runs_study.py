@@ -11,9 +11,8 @@ import runs_work
 
 from gflowout.runs import BusyError, Inline, Pool, Run, engine, locks, read, records, run_study
 from gflowout.runs.engines import Ended, Progress, Started
-from gflowout.runs.study import SCRATCH
-from gflowout.runs.table import Live, Tally
-from gflowout.runs.work import Task, resolve
+from gflowout.runs.study import SCRATCH, Live, Tally
+from gflowout.runs.work import Task, current_name, resolve
 
 FORK = {"inline": lambda: Inline(), "pool": lambda: Pool(2, start="fork")}
 
@@ -278,6 +277,11 @@ def test_errors_inside_a_module_pass_through(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
         resolve("broken_work:work")
+
+
+def test_earlier_names_of_work_functions():
+    assert current_name("gflowout.experiments.cost:work") == "gflowout.studies.cost:work"
+    assert resolve("gflowout.experiments.cost:work") is resolve("gflowout.studies.cost:work")
 
 
 def ended(run, seconds, error=None, again=False):

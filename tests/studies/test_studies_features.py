@@ -12,7 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from gflowout.cli.paper_studies import catalogue
+from gflowout.cli.study_runs import catalogue
 from gflowout.core.inclusion import Inclusion
 from gflowout.data import store
 from gflowout.report import build, html, markdown

@@ -11,8 +11,9 @@ from gflowout.app import config as configs
 from gflowout.app import yamls
 from gflowout.runs import Inline, Pool, read
 from gflowout.tuning import Choice, Integers, Numbers, read_space, space, tune, write_best
-from gflowout.tuning.plan import make_plan
 from gflowout.tuning.searches import make
+from gflowout.tuning.spaces import split
+from gflowout.tuning.tune import make_plan, of_test
 
 LR = "fit.lr=log:1e-4:1e-2"
 RATE = "mc:method.options.rate=uniform:0.1:0.9"
@@ -93,7 +94,7 @@ def test_errors_of_files(tmp_path):
     file = tmp_path / "space.yaml"
     with pytest.raises(FileNotFoundError, match=r"space.yaml: no such file"):
         read_space(file)
-    for text, message in (("- 1", "a space is a mapping"), ("a: [", "not a YAML file")):
+    for text, message in (("- 1", "a space is a mapping"), ("a: [", "not YAML")):
         file.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_space(file)
@@ -134,6 +135,20 @@ def test_no_trial_is_proposed_twice(search):
     assert {(each["a"], each["b"]) for each in asked} == {
         (a, b) for a in (1, 2, 3) for b in range(4)
     }
+
+
+def test_a_value_depends_on_its_own_option_only():
+    both, alone = space("a=uniform:0:1", "b=1,2"), space("a=uniform:0:1")
+    drawn = [make("random", one, "mc", 9, seed=0, direction="minimize") for one in (both, alone)]
+    first, second = (search.ask(9) for search in drawn)
+    assert [options["a"] for options in first] == [options["a"] for options in second]
+
+
+def test_names_of_options_and_metrics():
+    assert split("gflowout:method.options.beta") == ("gflowout", "method.options.beta")
+    assert split("fit.lr") == (None, "fit.lr")
+    assert of_test("test/nll")
+    assert not any(of_test(name) for name in ("valid/nll", "latest_loss"))
 
 
 # Fair play

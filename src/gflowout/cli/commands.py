@@ -13,6 +13,7 @@ import gflowout
 from gflowout.cli import report, study, train
 from gflowout.cli.data import data
 from gflowout.cli.options import examples, explained, writable
+from gflowout.core.atomic_io import write_text
 
 app = typer.Typer(
     name="gflowout",
@@ -64,7 +65,6 @@ def demo(
     """
     writable(out)
     with explained():
-        from gflowout.core.atomic_io import write_text
         from gflowout.report import build, html
         from gflowout.studies import demo, demo_section
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from typer import Argument, Option
 
 from gflowout.cli import options
 from gflowout.cli.options import examples, explained, writable
+from gflowout.data import download, report, store
+from gflowout.data.corruptions import KINDS
+from gflowout.data.download import readable
 from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.sheets import contact_sheet
 from gflowout.data.store import entry
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gflowout.data.report import Presence, Report
 
 data = typer.Typer(help="List, download, check and show data sets.", no_args_is_help=True)
 
@@ -39,9 +39,6 @@ _EXITS = "Exit codes: 0 all is well, 1 there are problems, 2 wrong usage, 130 in
 def list_(data_dir: options.DataDir = None) -> None:
     """List all data sets: whether and where they are, their size and licence."""
     with explained(DataError):
-        from gflowout.data import report, store
-        from gflowout.data.download import readable
-
         base = store.root(data_dir)
         console = options.console()
         table = options.plain_table("data set", "there")
@@ -85,13 +82,11 @@ def get(
     published ones before anything appears in the folder of a data set.
     """
     with explained(DataError):
-        from gflowout.data import download
-
         failed = False
         for name in names:
             dataset = entry(name)
             if dataset.downloads and not quiet:
-                size = download.readable(dataset.size)
+                size = readable(dataset.size)
                 typer.echo(f"{name}: {size} at most; licence: {dataset.licence}", err=True)
             try:
                 folder = download.get(name, data_dir, progress=not quiet, force=force)
@@ -115,8 +110,6 @@ def check(
 ) -> None:
     """Compare all files with the published checksums, read the data, and say what is in them."""
     with explained(DataError):
-        from gflowout.data import report, store
-
         chosen = names or [
             dataset.entry.name
             for dataset in report.survey(data_dir)
@@ -181,9 +174,6 @@ def show(
     with explained(DataError):
         from PIL import Image
 
-        from gflowout.data.corruptions import KINDS
-        from gflowout.data.sheets import contact_sheet
-
         kinds = KINDS if all_corruptions and not name.endswith("-c") else tuple(corruption or ())
         if out.suffix.lower() not in Image.registered_extensions():
             raise typer.BadParameter(
@@ -212,9 +202,7 @@ def show(
         typer.echo(f"{out}: {sheet.width}x{sheet.height} pixels")
 
 
-def _print(console: Console, checked: Report) -> None:
-    from gflowout.data.download import readable
-
+def _print(console: Console, checked: report.Report) -> None:
     _line(console, f"{checked.entry.name} - {checked.entry.title}")
     _line(console, f"in {checked.folder}")
     files = options.plain_table()
@@ -246,7 +234,7 @@ def _line(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def _place(dataset: Presence, base: Path) -> str:
+def _place(dataset: report.Presence, base: Path) -> str:
     folder, package = dataset.folder, dataset.entry.package
     assert folder is not None
     if folder.is_relative_to(base):

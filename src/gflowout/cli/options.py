@@ -10,22 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 from typer import Argument, Option
 
 from gflowout.core.optional import MissingExtraError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gflowout.runs import Engine
-    from gflowout.runs.study import RunOptions
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+from gflowout.data import store
+from gflowout.runs import BusyError, Engine, Inline, Pool, Ray, RecordWarning
+from gflowout.runs.study import RunOptions
 
 EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
 YAML = (".yaml", ".yml")
@@ -102,8 +97,8 @@ def examples(*commands: str, exits: str = "") -> str:
     return "\n\n".join(["Examples:", *lines, *([exits] if exits else [])])
 
 
-def writable(out: Path, option: str = "--out") -> None:
-    """Refuse a file that could not be written, before any work is done."""
+def writable(out: Path, option: str = "--out", *, force: bool = True) -> None:
+    """Refuse a file that could not be written, or exists and needs force, before any work."""
     folder = out.parent
     if not folder.is_dir():
         raise typer.BadParameter(f"the folder {folder} does not exist", param_hint=option)
@@ -111,16 +106,14 @@ def writable(out: Path, option: str = "--out") -> None:
         raise typer.BadParameter(f"{out} is a folder, not a file", param_hint=option)
     if not os.access(folder, os.W_OK):
         raise typer.BadParameter(f"no permission to write into {folder}", param_hint=option)
-
-
-def new_file(out: Path, force: bool) -> None:
-    """Refuse to replace a file without ``--force``."""
     if out.exists() and not force:
-        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="--out")
+        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint=option)
 
 
-def words(option: str, text: str) -> list[str]:
-    """The words of a comma-separated list."""
+def words(option: str, text: str | None) -> list[str] | None:
+    """The words of a comma-separated list; ``None`` if the option is not given."""
+    if text is None:
+        return None
     listed = [word.strip() for word in text.split(",") if word.strip()]
     if not listed:
         raise ValueError(f"{option} must name at least one, got {text!r}")
@@ -139,17 +132,15 @@ def overrides(values: Mapping[str, Any], more: list[str] | None) -> list[str]:
 
 def check_data(names: Iterable[str], data_dir: Path | None) -> None:
     """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there."""
-    from gflowout.data import store
-
     missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
     if not missing:
         return
-    place, folder = f"--data-dir {data_dir}", data_dir
+    place, directory = f"--data-dir {data_dir}", data_dir
     if data_dir is None:
         variable = os.environ.get(store.VARIABLE)
         place = f"${store.VARIABLE} {variable}" if variable else str(store.root())
-        folder = Path(variable) if variable else None
-    nowhere = folder is not None and not folder.expanduser().is_dir()
+        directory = Path(variable) if variable else None
+    nowhere = directory is not None and not directory.expanduser().is_dir()
     fault = "no such folder, and so no" if nowhere else "no"
     lines = [
         f"{place}: {fault} {name}. {store.how_to_get(store.entry(name), (), data_dir)}"
@@ -159,26 +150,17 @@ def check_data(names: Iterable[str], data_dir: Path | None) -> None:
 
 
 def run_options(
-    engine: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
+    name: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
 ) -> RunOptions:
     """How to do runs: an engine, retries, limits and progress, as the options say."""
-    from gflowout.runs.study import RunOptions
-
-    return RunOptions(_engine(engine, jobs, address), progress=not quiet, **limits)
-
-
-def _engine(name: EngineName, jobs: int | None, address: str | None) -> Engine:
-    from gflowout.runs import engine
-
     if address is not None and name is not EngineName.ray:
         raise ValueError(f"--address is for --engine ray, got --engine {name.value}")
-    if name is EngineName.ray:
-        return engine("ray", address=address, jobs=jobs)
-    if name is EngineName.pool:
-        return engine("pool", jobs=jobs)
-    if jobs not in (None, 1):
+    if name is EngineName.inline and jobs not in (None, 1):
         raise ValueError(f"--jobs must be 1 with --engine inline, got {jobs}")
-    return engine("inline")
+    engine: Engine = Inline() if name is EngineName.inline else Pool(jobs)
+    if name is EngineName.ray:
+        engine = Ray(address, jobs=jobs)
+    return RunOptions(engine, progress=not quiet, **limits)
 
 
 def workers(engine: Engine) -> int | None:
@@ -200,15 +182,11 @@ def warn(text: str) -> None:
 
 def console(**options: Any) -> Console:
     """A console of rich that does not colour numbers and paths."""
-    from rich.console import Console
-
     return Console(highlight=False, **options)
 
 
 def plain_table(*heads: str, **options: Any) -> Table:
     """A table of rich without lines."""
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
     for head in heads:
         table.add_column(head, no_wrap=True)
@@ -235,31 +213,25 @@ def plain_warnings(*categories: type[Warning]) -> Iterator[None]:
 
 
 @contextmanager
-def explained(*errors: type[Exception]) -> Iterator[None]:
-    """Turn a missing extra, Ctrl-C and these errors into a short message and an exit code."""
+def explained(*errors: type[Exception], code: int = 1) -> Iterator[None]:
+    """Turn these errors, a missing extra and Ctrl-C into a short message and an exit code."""
     expected: tuple[type[Exception], ...] = (MissingExtraError, *errors)
     try:
         yield
     except expected as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(1 if isinstance(error, MissingExtraError) else code) from error
     except KeyboardInterrupt as error:
         typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
+        raise typer.Exit(130) from error
 
 
 @contextmanager
 def usage() -> Iterator[None]:
     """Turn wrong usage into a message and exit code 2; damaged records are warned of in a line."""
-    from gflowout.runs import BusyError, RecordWarning
-
-    with explained(), plain_warnings(RecordWarning):
-        try:
-            yield
-        except (ValueError, FileNotFoundError, BusyError) as error:
-            for line in str(error).splitlines():
-                typer.echo(line, err=True)
-            raise typer.Exit(2) from error
+    expected = (ValueError, FileNotFoundError, BusyError)
+    with explained(*expected, code=2), plain_warnings(RecordWarning):
+        yield
 
 
 @contextmanager

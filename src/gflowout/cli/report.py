@@ -9,19 +9,17 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gflowout.cli import options, paper_studies
+from gflowout.cli import options
 from gflowout.cli.options import echo, examples
+from gflowout.core.atomic_io import write_text
 from gflowout.core.text import aligned, counted
+from gflowout.runs import records
 
 Format = StrEnum("Format", ["html", "md", "latex", "csv"])
 SUFFIXES = {
-    ".html": Format.html,
-    ".htm": Format.html,
-    ".md": Format.md,
-    ".markdown": Format.md,
-    ".tex": Format.latex,
-    ".csv": Format.csv,
-}
+    ".html": Format.html, ".htm": Format.html, ".md": Format.md, ".markdown": Format.md,
+    ".tex": Format.latex, ".csv": Format.csv,
+}  # fmt: skip
 
 
 def register(app: typer.Typer, studies: typer.Typer) -> None:
@@ -57,11 +55,11 @@ def list_(
 ) -> None:
     """Show the studies of the paper; or, in a folder, which runs are done, failed and missing."""
     with options.usage():
-        from gflowout.runs import records
+        from gflowout.cli import study_runs
         from gflowout.studies.framework import files
 
         if folder is None:
-            echo(paper_studies.catalogue())
+            echo(study_runs.catalogue())
             return
         records.must_be_folder(folder)
         state = files.standing(folder)
@@ -90,12 +88,10 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage():
-        from gflowout.runs import read, records
+        from gflowout.runs import read
         from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
-        for folder in folders:
-            records.must_be_folder(folder)
         done, again = (read(folder, "done") for folder in folders)
         groups = repeats(done, again, tolerance)
         mine, theirs = ({record["id"] for record in folder} for folder in (done, again))
@@ -198,15 +194,13 @@ def _text(
     if kind is Format.html:
         text = html.page(content, title)
     else:
-        text = markdown.document(content) if kind is Format.md else latex.document(content)
+        text = (markdown if kind is Format.md else latex).document(content)
     count = len(content.parts)
     return text, f"{count} {'study' if count == 1 else 'studies'} from {content.facts.runs} runs"
 
 
 def _write(out: Path, text: str) -> None:
     """Write a file that appears when it is complete; no folder is made for it."""
-    from gflowout.core.atomic_io import write_text
-
     if out.is_dir():
         raise ValueError(f"{out}: cannot be written (is a folder)")
     if not out.parent.is_dir():

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from gflowout.cli import options, paper_studies
+from gflowout import tuning
+from gflowout.cli import options
 from gflowout.cli.options import echo, examples
-
-if TYPE_CHECKING:
-    from gflowout.runs import Engine
-    from gflowout.runs.study import RunOptions
-    from gflowout.tuning import Space, Tuned
-    from gflowout.tuning.plan import Plan
-
+from gflowout.core.atomic_io import write_text
+from gflowout.core.optional import MissingExtraError
+from gflowout.runs import Engine, records
+from gflowout.tuning.tune import STUDY, Plan, agree, do_search, make_plan
 
 SearchName = StrEnum("SearchName", ["grid", "random", "optuna"])
 Direction = StrEnum("Direction", ["minimize", "maximize"])
@@ -95,15 +94,17 @@ def tune(
     """
     with options.usage():
         from gflowout.app import config as configs
-        from gflowout.tuning.plan import agree, make_plan
-        from gflowout.tuning.tune import do_search
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
+        parts = (
+            tuning.read_space(part) if "=" not in part and part.endswith(options.YAML) else part
+            for part in space
+        )
         plan = make_plan(
             base,
-            _space(space),
-            methods=[base.method.name] if methods is None else options.words("--methods", methods),
+            tuning.space(*parts),
+            methods=options.words("--methods", methods) or [base.method.name],
             search=search.value,
             trials=trials,
             score=score,
@@ -127,22 +128,9 @@ def tune(
             raise typer.Exit(1)
 
 
-def _space(parts: list[str]) -> Space:
-    from gflowout.tuning import read_space, space
-
-    return space(
-        *(
-            read_space(part) if "=" not in part and part.endswith(options.YAML) else space(part)
-            for part in parts
-        )
-    )
-
-
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     """What a search will do and cost."""
-    from gflowout.runs import records
     from gflowout.studies.framework import plan as planning
-    from gflowout.tuning.plan import STUDY
 
     yield (
         f"{plan.search} search, {plan.trials} trials for each of {', '.join(plan.base)}; "
@@ -167,22 +155,16 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
     )
 
 
-def _write_tuned(tuned: Tuned, out: Path) -> Iterator[str]:
+def _write_tuned(tuned: tuning.Tuned, out: Path) -> Iterator[str]:
     """Write the files of a search that is done; yields what to print."""
-    from gflowout.core.atomic_io import write_text
-    from gflowout.core.optional import MissingExtraError
-    from gflowout.tuning import write_best
-
     yield tuned.table()
     for trial in tuned.failed:
         yield f"failed: {trial.method} trial {trial.number}: {trial.error}"
     write_text(out / "tuned.yaml", tuned.to_yaml())
-    written = [out / "tuned.yaml", *write_best(tuned, out)]
-    try:
+    written = [out / "tuned.yaml", *tuning.write_best(tuned, out)]
+    with contextlib.suppress(MissingExtraError):  # the plot is optional
         tuned.plot(out / "tuned.png")
         written.append(out / "tuned.png")
-    except MissingExtraError:
-        pass  # the plot is optional
     yield f"written: {', '.join(map(str, written))}"
 
 
@@ -226,7 +208,9 @@ def run(
     configuration), methods, data, seeds, options and test; `--set` overrides all of them.
     """
     with options.usage():
-        names = paper_studies.names_of(study)
+        from gflowout.cli import study_runs
+
+        names = study_runs.names_of(study)
         how = options.run_options(
             engine, jobs, address, quiet,
             retries=retries, time_limit=time_limit, memory_limit=memory_limit,
@@ -236,7 +220,7 @@ def run(
             for option, value in given.items():
                 if value is not None:
                     raise ValueError(f"{option} is for studies of the paper; a file says it itself")
-            code = _run_file(Path(study), out, data_dir, set_, dry_run, how)
+            code = study_runs.run_file(Path(study), out, data_dir, set_, dry_run, how)
         else:
             if set_:
                 raise ValueError("--set is for study files; studies of the paper have presets")
@@ -245,54 +229,7 @@ def run(
                     f"{study} is a study of the paper: say how large with --preset smoke (seconds "
                     "to minutes), cpu (two cores, hours) or paper (GPUs)"
                 )
-            part = paper_studies.part_of(methods, data, seeds)
-            code = paper_studies.run(names, preset, part, out, data_dir, dry_run, how)
+            part = study_runs.part_of(methods, data, seeds)
+            code = study_runs.run(names, preset, part, out, data_dir, dry_run, how)
         if code:
             raise typer.Exit(code)
-
-
-def _run_file(
-    file: Path,
-    out: Path,
-    data_dir: Path | None,
-    set_: list[str] | None,
-    dry_run: bool,
-    how: RunOptions,
-) -> int:
-    from gflowout.core.text import counted
-    from gflowout.runs import Ray, records
-    from gflowout.runs.study import do_runs
-    from gflowout.studies.framework import files
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework.study import sources
-
-    study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
-    finished = records.finished(out)
-    if not isinstance(how.engine, Ray) and study.work == files.WORK:
-        ours = (None, str(data_dir))  # another directory is named by the file itself
-        options.check_data(
-            (
-                name
-                for run in study.runs
-                if run.id not in finished and run.options["data.directory"] in ours
-                for name in sources(run)
-            ),
-            data_dir,
-        )
-    if dry_run:
-        typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
-        pick = planning.first(study.runs)
-        echo(
-            planning.report(
-                planning.tally(study.runs, finished),
-                planning.from_records(out, [study.name]),
-                lambda kind: planning.measure(pick(kind), study.work, how.engine),
-                options.workers(how.engine),
-            )
-        )
-        return 0
-    files.remember(out, study.runs)
-    with options.resumable():
-        summary = do_runs(study.runs, study.work, out, how)
-    typer.echo(str(summary))
-    return summary.exit_code

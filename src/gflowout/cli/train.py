@@ -13,11 +13,14 @@ import typer
 from typer import Argument, Option
 
 from gflowout.cli import options
-from gflowout.cli import train_output as output
-from gflowout.cli.options import examples, explained, new_file, plain_warnings, warn, writable
+from gflowout.cli.options import examples, explained, plain_warnings, warn, writable
 from gflowout.core import checks
 from gflowout.core.optional import require
+from gflowout.data.corruptions import KINDS
 from gflowout.data.errors import DataError
+from gflowout.export import ExportError, formats
+from gflowout.runs import BusyError, RecordWarning
+from gflowout.training import DivergedError, TrainingWarning, checkpoints
 
 _EXITS = (
     "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
@@ -102,6 +105,7 @@ def train(
     with _explained(out):
         from gflowout.app import config as configs
         from gflowout.app import run, sources
+        from gflowout.cli import train_output as output
 
         if tensorboard:
             require("tensorboard", extra="train", purpose="--tensorboard")
@@ -112,7 +116,11 @@ def train(
             output.show_plan(settings, out)
             return
         assert out is not None
-        _can_make(out)
+        place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+        if not place.is_dir():
+            raise typer.BadParameter(f"{place} is a file, not a folder", param_hint="--out")
+        if not os.access(place, os.W_OK):
+            raise typer.BadParameter(f"no permission to write into {place}", param_hint="--out")
         task = sources.load(settings.data, settings.seed)
         trained = run.train(
             settings,
@@ -157,7 +165,7 @@ def evaluate(
     with _explained():
         from gflowout.app import evaluation, sources
         from gflowout.app import run as runs
-        from gflowout.data.corruptions import KINDS
+        from gflowout.cli import train_output as output
 
         if split is not None:
             _choice("--split", split, sources.SPLITS)
@@ -169,8 +177,7 @@ def evaluate(
         if on is not None:
             name = on.name
             part, notes = sources.labelled(trained.problem, on)
-            for note in notes:
-                typer.echo(f"note: {note}")
+            options.echo(f"note: {note}" for note in notes)
         else:
             name = split or "test"
             task, changed = runs.data(trained, data_dir)
@@ -215,15 +222,15 @@ def predict(
     quiet: options.Quiet = False,
 ) -> None:
     """Predict with uncertainty: one row per input, prepared exactly as in training."""
-    writable(out)
+    writable(out, force=force)
     with _explained():
         from gflowout.app import predict as predicting
         from gflowout.app import run as runs
+        from gflowout.cli import train_output as output
 
         if out.suffix.lower() not in predicting.FORMATS:
             allowed = ", ".join(predicting.FORMATS)
             raise typer.BadParameter(f"must end in {allowed}, got {out}", param_hint="--out")
-        new_file(out, force)
         trained = runs.load(run)
         with output.bar_of(quiet) as bar:
             line = bar.add_task("predicting", total=None)
@@ -272,18 +279,15 @@ def export(
     It takes inputs as they are stored (images as bytes, rows of a table) and a seed, for batches of
     one row or more. See docs/guides/deployment.md.
     """
-    from gflowout.export import formats
-
-    writable(out)
+    writable(out, force=force)
     try:
         format = formats.chosen(out, format)
     except ValueError as error:
         message = str(error).removeprefix("format ")
         raise typer.BadParameter(message, param_hint="--format") from error
-    new_file(out, force)
     with _explained():
         from gflowout.app import run as runs
-        from gflowout.export import ExportError
+        from gflowout.cli import train_output as output
         from gflowout.export.runs import export_run
 
         formats.need(format)
@@ -309,39 +313,30 @@ def export(
 @contextmanager
 def _explained(out: Path | None = None) -> Iterator[None]:
     """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
-    with explained(DataError):
+    with explained(DataError, BusyError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
             if find_spec(module) is None:  # importing the last two takes seconds
                 require(module, extra="studies", purpose="this command")
         from gflowout.app.config import ConfigError
-        from gflowout.runs import BusyError, RecordWarning
-        from gflowout.training import DivergedError, TrainingWarning
 
-        try:
-            with plain_warnings(TrainingWarning, RecordWarning):
+        shown = plain_warnings(TrainingWarning, RecordWarning)
+        with explained(ConfigError, code=2), explained(DivergedError, OSError), shown:
+            try:
                 yield
-        except ConfigError as error:
-            for line in error.problems:
-                typer.echo(line, err=True)
-            raise typer.Exit(2) from error
-        except (DivergedError, BusyError) as error:
-            prefix = "training failed: " if isinstance(error, DivergedError) else ""
-            typer.echo(f"{prefix}{error}", err=True)
-            raise typer.Exit(1) from error
-        except DataError:
-            raise
-        except OSError as error:
-            typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(_how_to_go_on(out)) from error
+            except DataError:
+                raise
+            except DivergedError as error:
+                raise DivergedError(f"training failed: {error}") from error
+            except OSError as error:
+                raise OSError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
+            except KeyboardInterrupt as error:
+                raise KeyboardInterrupt(_how_to_go_on(out)) from error
 
 
 def _how_to_go_on(out: Path | None) -> str:
     if out is None:
         return "nothing was written"
     from gflowout.app.run import CONFIG
-    from gflowout.training import checkpoints
 
     if not (out / CONFIG).is_file():
         return "nothing was trained yet"
@@ -355,11 +350,3 @@ def _choice(option: str, value: str, allowed: Iterable[str]) -> None:
         checks.choice("it", value, allowed)
     except ValueError as error:
         raise typer.BadParameter(str(error).removeprefix("it "), param_hint=option) from error
-
-
-def _can_make(out: Path) -> None:
-    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise typer.BadParameter(f"{there} is a file, not a folder", param_hint="--out")
-    if not os.access(there, os.W_OK):
-        raise typer.BadParameter(f"no permission to write into {there}", param_hint="--out")

@@ -1,4 +1,7 @@
-"""What the commands on one model print: plans, tables, progress."""
+"""What the commands on one model print: plans, tables, progress.
+
+Commands import this module when they run: what it imports takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,25 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich import progress
 
+from gflowout.app import sources
+from gflowout.app.build import plan
+from gflowout.app.config import Config
+from gflowout.app.run import Trained
 from gflowout.cli import options
+from gflowout.core.atomic_io import write_text
 from gflowout.core.text import counted, duration
-
-if TYPE_CHECKING:
-    from gflowout.app.config import Config
-    from gflowout.app.run import Trained
-    from gflowout.export import Exported
+from gflowout.export import Exported
+from gflowout.runs.spec import pack
+from gflowout.training import checkpoints
 
 
 def show_plan(settings: Config, out: Path | None) -> None:
     """Print what a run would do and cost."""
-    from gflowout.app import sources
-    from gflowout.app.build import plan
-    from gflowout.training import checkpoints
-
     planned = plan(settings, sources.load(settings.data, settings.seed))
     lines = list(planned.lines)
     if out is not None:
@@ -45,8 +48,7 @@ def show_training(trained: Trained, notes: Iterable[str]) -> None:
     result = trained.result
     assert result is not None
     best = result.history[result.best_epoch]
-    for note in notes:
-        typer.echo(f"note: {note}")
+    options.echo(f"note: {note}" for note in notes)
     scores = f"validation NLL {best['valid/nll']:.4f}"
     if not trained.problem.target.classes:
         scores += " (of standardised values)"
@@ -106,8 +108,7 @@ def _shown(metric: str, value: float) -> str:
 
 def show_predictions(frame: Any, notes: Iterable[str], out: Path) -> None:
     """Print what was predicted and what is least sure."""
-    for note in notes:
-        typer.echo(f"note: {note}")
+    options.echo(f"note: {note}" for note in notes)
     typer.echo(f"{out}: {len(frame):,} rows; columns {_columns(frame)}")
     score = "mutual_information" if "mutual_information" in frame else "std"
     if score == "mutual_information" and not frame[score].any():
@@ -130,9 +131,6 @@ def _columns(frame: Any) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write scores to a file; NaN becomes null."""
-    from gflowout.core.atomic_io import write_text
-    from gflowout.runs.values import pack
-
     write_text(path, json.dumps(pack(content)[0], indent=1, allow_nan=False))
     typer.echo(f"{path}: written")
 
@@ -157,8 +155,6 @@ def show_export(exported: Exported) -> None:
 @contextmanager
 def bar_of(quiet: bool) -> Iterator[Any]:
     """A progress bar on standard error, if that is a terminal."""
-    from rich import progress
-
     console = options.console(stderr=True)
     with progress.Progress(
         progress.TextColumn("{task.description}"),

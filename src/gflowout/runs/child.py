@@ -1,9 +1,9 @@
 """A run in a process of its own: start it, watch it, end it; and what that process does.
 
 The process may crash, be killed, run too long or use too much memory: in each case there is a
-record that says so. The two sides talk through one socket, a JSON text per line: first the task,
-then progress, at last the record. The process ends at once when the other side does, so that no run
-outlives its study.
+record that says so. The two sides talk through one socket: the task goes to the process; progress
+and at last the record come back, a JSON text per line. The process ends at once when the other side
+does, so that no run outlives its study.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -20,9 +21,8 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from gflowout.core import checks
 from gflowout.runs import records
 from gflowout.runs.work import Report, Task, execute
 
@@ -41,36 +41,20 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Time and memory that one attempt at a run may take.
-
-    Args:
-        seconds: Time, or ``None`` for no limit.
-        memory_gb: Resident memory of the run's processes together, in GiB, or ``None``.
-    """
+    """Time and memory (GiB, of all its processes) that an attempt may take; ``None``: no limit."""
 
     seconds: float | None = None
     memory_gb: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory_gb"):
-            if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), low=0, open_low=True)
         if self.memory_gb is not None and not Path("/proc/self/statm").exists():
             raise ValueError("memory_gb must be None on this system: it needs /proc, as on Linux")
-
-
-class _Process(Protocol):
-    """The part of ``subprocess.Popen`` that is used here."""
-
-    pid: int
-
-    def poll(self) -> int | None: ...
 
 
 class Child:
     """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`.
 
-    ``deaf``: the process has closed its side of the channel.
+    ``closed``: the process has closed its side of the channel.
     """
 
     def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
@@ -80,13 +64,14 @@ class Child:
         self._started, self._clock = records.now(), time.monotonic()
         self._unread, self._recorded, self._weighed = b"", 0.0, 0.0
         self._record: dict[str, Any] | None = None
-        self.deaf = False
+        self.closed = False
         with far, (task.folder / LOG).open("wb") as log:
             launch = _fork if start == "fork" else _spawn
-            self._process: _Process = launch(far, log.fileno(), task.threads)
-        order = {"task": task.to_dict(), "path": [os.path.abspath(folder) for folder in sys.path]}
+            self._process: _Forked | subprocess.Popen[bytes]
+            self._process = launch(far, log.fileno(), task.threads)
+        path = [os.path.abspath(folder) for folder in sys.path]
         with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
-            _send(self.channel, order)
+            self.channel.sendall(pickle.dumps((path, task)))
         self.channel.setblocking(False)
 
     def poll(self, progress: Report) -> dict[str, Any] | None:
@@ -115,7 +100,7 @@ class Child:
     @property
     def ending(self) -> bool:
         """Whether it has sent its record, or cannot send any more."""
-        return self.deaf or self._record is not None
+        return self.closed or self._record is not None
 
     def kill(self) -> None:
         """End the process and all it has started; no record."""
@@ -126,9 +111,9 @@ class Child:
             try:
                 while block := self.channel.recv(1 << 20):
                     self._unread += block
-                self.deaf = True
+                self.closed = True
             except ConnectionError:
-                self.deaf = True
+                self.closed = True
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -165,21 +150,19 @@ class Child:
             return None
 
 
-def supervise(
-    task: Task, limits: Limits, progress: Report, *, pause: float = 0.1
-) -> dict[str, Any]:
+def supervise(task: Task, limits: Limits, progress: Report) -> dict[str, Any]:
     """Do one run in a process of its own and wait for its record."""
     child = Child(task, limits)
     try:
         while (record := child.poll(progress)) is None:
-            time.sleep(pause)
+            time.sleep(0.1)
         return record
     except BaseException:
         child.kill()
         raise
 
 
-def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
+def _spawn(far: socket.socket, log: int, threads: int) -> subprocess.Popen[bytes]:
     start = f"import socket, {__name__} as child\nchild.main(socket.socket(fileno={far.fileno()}))"
     return subprocess.Popen(
         [sys.executable, "-P", "-c", start],
@@ -194,6 +177,8 @@ def _spawn(far: socket.socket, log: int, threads: int) -> _Process:
 
 @dataclass
 class _Forked:
+    """What is used of ``subprocess.Popen``, for a forked process."""
+
     pid: int
     code: int | None = None
 
@@ -204,7 +189,7 @@ class _Forked:
         return self.code
 
 
-def _fork(far: socket.socket, log: int, threads: int) -> _Process:
+def _fork(far: socket.socket, log: int, threads: int) -> _Forked:
     pid = os.fork()
     if pid:
         return _Forked(pid)
@@ -252,10 +237,8 @@ def main(channel: socket.socket) -> None:
     faulthandler.disable()  # in a fork it may be on already, its handlers replaced by others
     faulthandler.enable()
     channel.set_inheritable(False)
-    reader = channel.makefile("r", encoding="utf-8")
-    order = json.loads(reader.readline())
+    sys.path[:], task = pickle.load(channel.makefile("rb"))
     threading.Thread(target=_end_with_driver, args=[channel], daemon=True).start()
-    sys.path[:] = order["path"]
     last = 0.0
 
     def progress(step: int, steps: int, message: str) -> None:
@@ -264,7 +247,7 @@ def main(channel: socket.socket) -> None:
             last = time.monotonic()
             _send(channel, {"progress": [int(step), int(steps), str(message)]})
 
-    _send(channel, {"record": execute(Task.from_dict(order["task"]), progress)})
+    _send(channel, {"record": execute(task, progress)})
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
@@ -272,14 +255,10 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end_with_driver(channel: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while channel.recv(1024):
             pass
-    except OSError:
-        pass
-    finally:
-        # The whole group: what this run has started ends with it.
-        os.killpg(0, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)  # the whole group: what this run has started ends with it
 
 
 def _reason(code: int) -> str:

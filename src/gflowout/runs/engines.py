@@ -96,9 +96,8 @@ class Engine(ABC):
             limits: Time and memory of each attempt.
         """
         waiting = deque(tasks)
-        left = dict.fromkeys(
-            (task.run.id for task in waiting), checks.integer("retries", retries, low=0)
-        )
+        checks.integer("retries", retries, low=0)
+        left = {task.run.id: retries for task in waiting}
         running = 0
         if not waiting:
             return
@@ -162,10 +161,8 @@ class Inline(Engine):
             raise ValueError("memory_limit must be None with the inline engine; take 'pool'")
         main = threading.current_thread() is threading.main_thread()
         if limits.seconds is not None and not main:
-            raise ValueError(
-                "time_limit must be None with the inline engine outside the main thread; "
-                "take 'pool'"
-            )
+            where = "with the inline engine outside the main thread"
+            raise ValueError(f"time_limit must be None {where}; take 'pool'")
         self._limits, self._listen = limits, listen
 
     def room(self) -> bool:
@@ -263,7 +260,7 @@ class Pool(Engine):
             yield Started(self._new.pop(0))
         with selectors.DefaultSelector() as selector:
             for child in self._children:
-                if not child.deaf:  # a closed channel would always be ready
+                if not child.closed:  # a closed channel would always be ready
                     selector.register(child.channel, selectors.EVENT_READ)
             ending = any(child.ending for child in self._children)
             selector.select(_POLL_ENDING if ending else _POLL)

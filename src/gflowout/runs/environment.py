@@ -6,7 +6,6 @@ No host name, user name or path: records are meant to be shared.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import importlib.metadata
 import os
@@ -23,18 +22,9 @@ PACKAGES = (
 """Packages whose versions a record names, if they are installed."""
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of those of :data:`PACKAGES` that are installed.
-
-    Examples:
-        >>> "torch" in versions()
-        True
-    """
-    return dict(_versions())
-
-
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of Python and of those of :data:`PACKAGES` that are installed."""
     installed = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -43,12 +33,10 @@ def _versions() -> dict[str, str]:
 
 
 def commit(file: Path | None) -> dict[str, Any] | None:
-    """Commit of the working tree that a source file is part of.
+    """Commit of the working tree of a source file, and whether tracked files have changes.
 
-    Returns:
-        ``{"id": ..., "dirty": ...}``, or ``None`` where there is no git, no working tree or the
-        tree ignores the file (as it does with installed packages). Dirty means that tracked files
-        have changes.
+    ``None`` where there is no git, no working tree or the tree ignores the file (as it does with
+    installed packages).
     """
     if file is None:
         return None
@@ -64,37 +52,30 @@ def commit(file: Path | None) -> dict[str, Any] | None:
 def _output(*command: str) -> str | None:
     """What a program prints; ``None`` if there is none, or it fails."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.check_output(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=30
+        ).strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def machine() -> dict[str, Any]:
-    """Class of the machine: processor, cores, memory, GPUs, system.
-
-    Examples:
-        >>> sorted(machine())
-        ['cores', 'cpu', 'gpus', 'memory_gb', 'system']
-    """
-    return copy.deepcopy(_machine())
 
 
 @functools.cache
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Class of the machine: processor, cores, memory, GPUs, system."""
     # Asking CUDA itself would take memory on every card and make later forks unsafe.
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    facts = Path("/proc/cpuinfo")
+    model = (
+        re.search(r"^model name\s*:\s*(.+)$", facts.read_text(), re.M) if facts.is_file() else None
+    )
+    memory = None
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        pages = os.sysconf("SC_PHYS_PAGES")
+        memory = round(os.sysconf("SC_PAGE_SIZE") * pages / 2**30, 1)
     return {
-        "cpu": _cpu(),
+        "cpu": model[1].strip() if model else platform.processor() or platform.machine(),
         "cores": cores(),
-        "memory_gb": _memory(),
+        "memory_gb": memory,
         "gpus": (gpus or "").splitlines(),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -104,20 +85,3 @@ def cores() -> int:
     """Cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        model = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if model:
-            return model[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory() -> float | None:
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-    return round(size / 2**30, 1)

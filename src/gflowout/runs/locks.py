@@ -35,13 +35,8 @@ class BusyError(RuntimeError):
 def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[None]:
     """Hold the lock of a file, which is made if missing and never removed.
 
-    Args:
-        path: The file.
-        wait: Wait for another process that holds it, rather than raise.
-        doing: What it means that another process holds it, for the message.
-
-    Raises:
-        BusyError: If another process holds it and ``wait`` is false.
+    If another process holds it, wait for that or raise a :class:`BusyError` that says what the
+    other is ``doing``.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -53,10 +48,8 @@ def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[N
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            message = (
-                f"{path.parent}: this file system has no locks; let only one process work here"
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            message = "this file system has no locks; let only one process work here"
+            warnings.warn(f"{path.parent}: {message}", RuntimeWarning, stacklevel=3)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()}\n".encode(), 0)
         yield

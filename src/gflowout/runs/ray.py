@@ -12,7 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from gflowout.core import checks
@@ -67,8 +68,8 @@ class Ray(Engine):
         self.gpus = checks.number("gpus", gpus, low=0)
         self.lost = checks.integer("lost", lost, low=0)
         self.runtime_env = None if runtime_env is None else dict(runtime_env)
-        self._ray: Any = None
         self._ours = False
+        self._ray: Any = None
         self._board: Any = None
         self._news: Any = None
         self._tasks: dict[Any, _Pending] = {}
@@ -82,7 +83,7 @@ class Ray(Engine):
         if not ray.is_initialized():
             self._ours = True
             self._connect()
-        self._limits = (limits.seconds, limits.memory_gb)
+        self._limits = limits
         self._board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
         self._remote = ray.remote(
             num_cpus=self.cpus,
@@ -99,7 +100,7 @@ class Ray(Engine):
         """See the base class."""
         task = replace(task, threads=max(1, int(self.cpus)))
         path = [os.path.abspath(folder) for folder in sys.path]
-        reference = self._remote.remote(task.to_dict(), self._limits, self._board, path)
+        reference = self._remote.remote(task, self._limits, self._board, path)
         self._tasks[reference] = _Pending(task)
 
     def poll(self) -> Iterator[Event]:
@@ -172,8 +173,7 @@ class Ray(Engine):
 
     def _record(self, reference: Any, pending: _Pending) -> dict[str, Any]:
         try:
-            record: dict[str, Any] = self._ray.get(reference)
-            return record
+            return dict(self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
             task, seconds = pending.task, time.monotonic() - pending.clock
             # It is not known any more on which machine it was.
@@ -189,9 +189,8 @@ class _Pending:
 
     task: Task
     begun: bool = False
-
-    def __post_init__(self) -> None:
-        self.started, self.clock = records.now(), time.monotonic()
+    started: datetime = field(default_factory=records.now)
+    clock: float = field(default_factory=time.monotonic)
 
 
 class _Board:
@@ -208,16 +207,10 @@ class _Board:
         return taken
 
 
-def _do(
-    order: dict[str, Any],
-    limits: tuple[float | None, float | None],
-    board: Any,
-    path: list[str],
-) -> dict[str, Any]:
+def _do(task: Task, limits: Limits, board: Any, path: list[str]) -> dict[str, Any]:
     """What Ray calls on a node."""
     # Ray itself passes on the folder of the script only.
     sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
-    task = Task.from_dict(order)
     last = 0.0
 
     def progress(*step: Any) -> None:
@@ -227,4 +220,4 @@ def _do(
             board.note.remote(task.run.id, step)
 
     board.note.remote(task.run.id, None)
-    return supervise(task, Limits(*limits), progress)
+    return supervise(task, limits, progress)

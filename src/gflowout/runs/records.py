@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.core import checks
 from gflowout.core.atomic_io import sync_folder
 from gflowout.core.optional import require
-from gflowout.runs.spec import Run
-from gflowout.runs.values import canonical, pack, plain, unpack
+from gflowout.runs.spec import Run, canonical, pack, plain, unpack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,17 +69,11 @@ def build(
 ) -> dict[str, Any]:
     """The content of a record, without its checksum.
 
-    Args:
-        run: The run.
-        work: Name of the function that did it.
-        attempt: Number of the attempt, from 1.
-        started: In UTC.
-        seconds: How long it took.
-        environment: ``versions``, ``commit``, ``machine`` and ``threads``.
-        result: What the function returned; ``None`` if it failed.
-        error: From :func:`error`; ``None`` if it succeeded.
+    ``work`` is the name of the function, ``attempt`` counts from 1, ``started`` is in UTC,
+    ``environment`` has versions, commit, machine and threads. A run has either a ``result``, which
+    its function returned, or an ``error``, from :func:`error`.
     """
-    result = {} if result is None else result
+    result = result or {}
     return {
         "format": FORMAT,
         "id": run.id,
@@ -92,10 +85,7 @@ def build(
         "epochs": result.get("epochs", []),
         "checksums": result.get("data", {}),
         "error": None if error is None else dict(error),
-        "versions": environment["versions"],
-        "commit": environment["commit"],
-        "machine": environment["machine"],
-        "threads": environment["threads"],
+        **{key: environment[key] for key in ("versions", "commit", "machine", "threads")},
         "started": started.isoformat(timespec="milliseconds"),
         "ended": (started + timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
         "seconds": round(seconds, 3),
@@ -121,8 +111,7 @@ def filename(record: Mapping[str, Any]) -> str:
 def write(folder: str | Path, record: Mapping[str, Any]) -> bool:
     """Add a record to a folder, which is made if missing; it is on disk when this returns.
 
-    Returns:
-        Whether it was written: ``False`` if there is one of that name already, which stays.
+    Returns ``False`` if there is one of that name already, which stays.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,11 +139,7 @@ def to_text(record: Mapping[str, Any]) -> str:
 
 
 def from_text(text: str) -> dict[str, Any]:
-    """The record of a text.
-
-    Raises:
-        ValueError: If the text is not a complete, undamaged record of this format.
-    """
+    """The record of a text; a ``ValueError`` if it is not a complete one of this format."""
     body = json.loads(text)
     if not isinstance(body, dict) or "sha256" not in body or "format" not in body:
         raise ValueError("not a record")
@@ -187,24 +172,18 @@ def read(folder: str | Path, status: str | None = None) -> list[dict[str, Any]]:
     """
     if status is not None:
         checks.choice("status", status, (DONE, FAILED))
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; records are made by run_study")
+    must_be_folder(folder)
     records, skipped = [], []
     for path in _files(folder):
-        if status is not None and (".failed-" in path.name) != (status == FAILED):
-            continue
-        record, fault = _load(path)
-        if record is not None:
-            records.append(record)
-        else:
-            skipped.append(f"{path.name} ({fault})")
+        if status is None or (".failed-" in path.name) == (status == FAILED):
+            record, fault = _load(path)
+            if record is not None:
+                records.append(record)
+            else:
+                skipped.append(f"{path.name} ({fault})")
     if skipped:
-        warnings.warn(
-            f"{folder}: left out {len(skipped)} files that are not whole records: "
-            + ", ".join(skipped),
-            RecordWarning,
-            stacklevel=2,
-        )
+        message = f"left out {len(skipped)} files that are not whole records: {', '.join(skipped)}"
+        warnings.warn(f"{folder}: {message}", RecordWarning, stacklevel=2)
     return records
 
 
@@ -216,15 +195,7 @@ def must_be_folder(folder: str | Path) -> None:
 
 
 def damaged(folder: str | Path) -> list[str]:
-    """Names of the JSON files of a folder that are not whole records.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "half.json").write_text("{")
-        ...     damaged(folder)
-        ['half.json']
-    """
+    """Names of the JSON files of a folder that are not whole records."""
     return [path.name for path in _files(folder) if _load(path)[0] is None]
 
 

@@ -1,25 +1,29 @@
-"""A study: do those of its runs that have no record yet, and write their records."""
+"""A study: do those of its runs that have no record yet, write their records, show progress."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gflowout.core import checks
+from gflowout.core.optional import MissingExtraError, require
 from gflowout.core.text import counted, duration
 from gflowout.runs import locks, records
 from gflowout.runs.child import Limits
-from gflowout.runs.engines import Ended, Engine, Event, Inline, Pool
+from gflowout.runs.engines import Ended, Engine, Event, Inline, Pool, Progress, Started
 from gflowout.runs.ray import Ray
 from gflowout.runs.spec import Run
-from gflowout.runs.table import Tally, display
 from gflowout.runs.work import Task, resolve
 
+_REFRESH = 0.25  # seconds between two drawings of the live table
+_SHORTEST = 0.05  # seconds to go that are worth a word
+_ROWS = 30  # running runs that are shown
 SCRATCH = ".scratch"
 """Folder among the records in which runs have their own folders."""
 
@@ -187,20 +191,19 @@ def do_runs(runs: Iterable[Run], work: str, folder: str | Path, options: RunOpti
             for run in runs
             if run.id not in finished
         ]
-        if not options.keep_scratch:
-            for run in runs:  # a study may be killed after it wrote a record and before it did this
-                if run.id in finished:
-                    shutil.rmtree(scratch / run.id, ignore_errors=True)
+        if not options.keep_scratch:  # a study may be killed between a record and the end of this
+            for name in finished.intersection(run.id for run in runs):
+                shutil.rmtree(scratch / name, ignore_errors=True)
         tally = Tally(len(runs), len(runs) - len(tasks))
         try:
-            with display(tally, options.progress) as shown:
+            with _display(tally, options.progress) as show:
 
                 def listen(event: Event) -> None:
                     if isinstance(event, Ended):
                         records.write(folder, event.record)
                         if not event.failed and not options.keep_scratch:
                             shutil.rmtree(event.task.folder, ignore_errors=True)
-                    shown.hear(event)
+                    show(event)
 
                 options.engine.map(tasks, listen, retries=options.retries, limits=limits)
         except KeyboardInterrupt:
@@ -213,9 +216,8 @@ def do_runs(runs: Iterable[Run], work: str, folder: str | Path, options: RunOpti
                 file=sys.stderr,
             )
             raise
-    return Summary(
-        tally.total, tally.skipped, tally.done, dict(tally.failed), time.monotonic() - clock
-    )
+    seconds = time.monotonic() - clock
+    return Summary(tally.total, tally.skipped, tally.done, tally.failed, seconds)
 
 
 def _unique(runs: Iterable[Run]) -> list[Run]:
@@ -227,3 +229,151 @@ def _unique(runs: Iterable[Run]) -> list[Run]:
         if unique.setdefault(run.id, run) != run:
             raise ValueError(f"runs must have different ids, got {run.id} twice; rename one")
     return list(unique.values())
+
+
+@dataclass
+class _Row:
+    attempt: int
+    since: float
+    step: int = 0
+    steps: int = 0
+    message: str = ""
+
+
+@dataclass
+class Tally:
+    """Counts and times of a study, from its events. ``skipped``: runs that were done before."""
+
+    total: int
+    skipped: int
+    done: int = 0
+    retried: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, _Row] = field(default_factory=dict)
+    spent: list[float] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Runs still to be finished, those that run now included."""
+        return self.total - self.skipped - self.done - len(self.failed)
+
+    def hear(self, event: Event) -> None:
+        """Count an event."""
+        if isinstance(event, Started):
+            self.rows[event.task.run.id] = _Row(event.task.attempt, time.monotonic())
+        elif isinstance(event, Progress) and event.task.run.id in self.rows:
+            row = self.rows[event.task.run.id]
+            row.step, row.steps, row.message = event.step, event.steps, event.message
+        elif isinstance(event, Ended):
+            self.rows.pop(event.task.run.id, None)
+            self.spent.append(event.record["seconds"])
+            if not event.failed:
+                self.done += 1
+            elif event.again:
+                self.retried += 1
+            else:
+                self.failed[event.task.run.id] = event.record["error"]["message"]
+
+    def remaining(self) -> float | None:
+        """Seconds until the end, if the runs left take as long as the mean of those finished.
+
+        ``None`` if there is no such mean, or those that run now have all taken longer than it.
+        """
+        if not self.spent or not self.left:
+            return None
+        mean, now = sum(self.spent) / len(self.spent), time.monotonic()
+        begun = sum(min(mean, now - row.since) for row in self.rows.values())
+        ahead = self.left * mean - begun
+        return ahead / max(1, len(self.rows)) if ahead > 0 else None
+
+    def line(self, ended: bool = False) -> str:
+        """The counts in one line; no estimate of the time left if the study has ended."""
+        parts = [f"{self.skipped + self.done} of {self.total} done"]
+        numbers = {
+            "of them before": self.skipped,
+            "tried again": self.retried,
+            "failed": len(self.failed),
+            "left": self.left,
+        }
+        parts += [f"{number} {word}" for word, number in numbers.items() if number]
+        remaining = None if ended else self.remaining()
+        if remaining is not None and remaining >= _SHORTEST:
+            parts.append(f"about {duration(remaining)} to go")
+        return ", ".join(parts)
+
+
+class Live:
+    """A table that changes in place; ended attempts scroll by above it."""
+
+    def __init__(self, tally: Tally, console: Any = None) -> None:
+        self.tally = tally
+        require("rich", extra="studies", purpose="the table of progress")
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = console or Console(stderr=True)
+        # Drawn from the loop of the study, not from a thread: engines may fork.
+        self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
+        self._drawn = 0.0
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def hear(self, event: Event) -> None:
+        """Count an event and show it."""
+        self.tally.hear(event)
+        if isinstance(event, Ended) and event.failed:
+            self._console.print(_verdict(event), style="red", markup=False, highlight=False)
+        if time.monotonic() - self._drawn >= _REFRESH:
+            self._drawn = time.monotonic()
+            self._live.update(self.draw(), refresh=True)
+
+    def draw(self) -> Any:
+        """The table as it is now."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(caption=self.tally.line(), expand=True)
+        table.add_column("run", ratio=4, overflow="fold")
+        for head in ("attempt", "step", "time"):
+            table.add_column(head, justify="right")
+        table.add_column("", ratio=3, overflow="ellipsis", no_wrap=True)
+        now = time.monotonic()
+        for name, row in list(self.tally.rows.items())[:_ROWS]:
+            step = f"{row.step}/{row.steps}" if row.steps else str(row.step or "")
+            message = Text(row.message)  # so that brackets in it are not taken for markup
+            table.add_row(name, str(row.attempt), step, duration(now - row.since), message)
+        if len(self.tally.rows) > _ROWS:
+            table.add_row(f"and {len(self.tally.rows) - _ROWS} more")
+        return table
+
+
+@contextlib.contextmanager
+def _display(tally: Tally, progress: bool) -> Iterator[Callable[[Event], None]]:
+    """Count events and show them: a live table in a terminal, plain lines otherwise."""
+
+    def hear(event: Event) -> None:
+        tally.hear(event)
+        if progress and isinstance(event, Ended):
+            print(f"{_verdict(event)} [{tally.line()}]", file=sys.stderr, flush=True)
+
+    live = None
+    if progress and sys.stderr.isatty():
+        with contextlib.suppress(MissingExtraError):  # plain lines need no extra
+            live = Live(tally)
+    with live or contextlib.nullcontext():
+        yield live.hear if live else hear
+
+
+def _verdict(event: Ended) -> str:
+    """One line on how an attempt has ended."""
+    name, seconds = event.task.run.id, duration(event.record["seconds"])
+    if not event.failed:
+        return f"{name}: done in {seconds}"
+    then = "; will be tried again" if event.again else ""
+    why = event.record["error"]["message"]
+    return f"{name}: attempt {event.task.attempt} failed after {seconds}: {why}{then}"

@@ -8,13 +8,13 @@ A run's function has two arguments and is named ``"package.module:function"``::
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,8 +24,7 @@ import torch
 
 from gflowout.core import checks
 from gflowout.runs import environment, locks, records
-from gflowout.runs.spec import Run
-from gflowout.runs.values import plain
+from gflowout.runs.spec import Run, plain
 
 Report = Callable[[int, int, str], None]
 
@@ -82,32 +81,14 @@ class Task:
     attempt: int = 1
     threads: int = 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """The task as JSON values."""
-        return {
-            "work": self.work,
-            "run": self.run.to_dict(),
-            "folder": str(self.folder),
-            "attempt": self.attempt,
-            "threads": self.threads,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Task:
-        """The task of :meth:`to_dict`."""
-        run, folder = Run.from_dict(values["run"]), Path(values["folder"])
-        return cls(values["work"], run, folder, values["attempt"], values["threads"])
-
     def record(
         self,
         started: datetime,
         seconds: float,
-        *,
         environment: Mapping[str, Any] | None = None,
-        result: Mapping[str, Any] | None = None,
-        error: Mapping[str, Any] | None = None,
+        **outcome: Any,
     ) -> dict[str, Any]:
-        """The record of this attempt; the environment is that of this process unless given."""
+        """The record of this attempt: ``result`` or ``error``; in this process by default."""
         return records.build(
             self.run,
             work=self.work,
@@ -115,8 +96,7 @@ class Task:
             started=started,
             seconds=seconds,
             environment=environment or surroundings(self.work, self.threads),
-            result=result,
-            error=error,
+            **outcome,
         )
 
 
@@ -124,12 +104,7 @@ _MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflow
 
 
 def current_name(work: str) -> str:
-    """The current name of a work function, also if records or plans have an earlier one.
-
-    Examples:
-        >>> current_name("gflowout.experiments.cost:work")
-        'gflowout.studies.cost:work'
-    """
+    """The current name of a work function, also if records or plans have an earlier one."""
     for before, now in _MOVED.items():
         if str(work).startswith(before):
             return now + work.removeprefix(before)
@@ -137,17 +112,9 @@ def current_name(work: str) -> str:
 
 
 def resolve(work: str) -> Function:
-    """The function named ``"package.module:function"``.
+    """The function named ``"package.module:function"``, or a ``ValueError`` if there is none.
 
-    Raises:
-        ValueError: If there is none; an error while its module is imported passes through.
-
-    Examples:
-        >>> resolve("gflowout.runs.work:resolv")
-        Traceback (most recent call last):
-            ...
-        ValueError: work must name a function as 'package.module:function', got
-        'gflowout.runs.work:resolv': no such name in gflowout.runs.work; did you mean 'resolve'?
+    An error while its module is imported passes through.
     """
     wrong = f"work must name a function as 'package.module:function', got {work!r}"
     if not isinstance(work, str) or work.count(":") != 1:
@@ -161,8 +128,7 @@ def resolve(work: str) -> Function:
         raise ValueError(f"{wrong}: no module {error.name}") from error
     function: Function | None = getattr(module, name, None)
     if function is None:
-        near = checks.suggest(name, dir(module))
-        raise ValueError(f"{wrong}: no such name in {home}{near}")
+        raise ValueError(f"{wrong}: no such name in {home}{checks.suggest(name, dir(module))}")
     if not callable(function):
         raise ValueError(f"{wrong}, which is a {type(function).__name__}")
     return function
@@ -170,16 +136,16 @@ def resolve(work: str) -> Function:
 
 def surroundings(work: str, threads: int | None) -> dict[str, Any]:
     """Versions, commit, machine and threads, as a record has them."""
-    try:
+    file = None
+    with contextlib.suppress(Exception):  # an error of its module is reported when it is called
         file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
-    except Exception:  # an error of its module is reported when the function is called
-        file = None
-    return {
-        "versions": environment.versions(),
-        "commit": _commit(None if file is None else Path(file)),
-        "machine": environment.machine(),
-        "threads": threads,
-    }
+    commit, versions, machine = _commit(file), environment.versions(), environment.machine()
+    return {"versions": versions, "commit": commit, "machine": machine, "threads": threads}
+
+
+@functools.cache  # once per process and file: what counts is the code as it was loaded
+def _commit(file: str | None) -> dict[str, Any] | None:
+    return environment.commit(None if file is None else Path(file))
 
 
 def execute(task: Task, progress: Report) -> dict[str, Any]:
@@ -190,8 +156,7 @@ def execute(task: Task, progress: Report) -> dict[str, Any]:
     with using_threads(task.threads):
         environment = surroundings(task.work, torch.get_num_threads())
         started, clock = records.now(), time.perf_counter()
-        result: dict[str, Any] | None = None
-        error: dict[str, Any] | None = None
+        result, error = None, None
         try:
             task.folder.mkdir(parents=True, exist_ok=True)
             # A worker of a driver that was killed may still live for a moment.
@@ -207,12 +172,7 @@ def execute(task: Task, progress: Report) -> dict[str, Any]:
 
 
 def check(result: Any) -> dict[str, Any]:
-    """What a run's function returned, as plain values.
-
-    Raises:
-        TypeError: If it is not a :class:`Result`.
-        ValueError: If it has no metrics, or unknown keys.
-    """
+    """What a run's function returned as plain values, if it is a :class:`Result`."""
     if not isinstance(result, Mapping):
         raise TypeError(f"a run's function must return a dict, got {result!r}")
     for key in result:
@@ -239,13 +199,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     )
 
 
-@functools.cache
-def _commit(file: Path | None) -> dict[str, Any] | None:
-    # Once per process: what counts is the code as it was loaded.
-    return environment.commit(file)
-
-
-@contextmanager
+@contextlib.contextmanager
 def using_threads(number: int) -> Iterator[None]:
     """Compute with this many threads inside a ``with`` block."""
     before = torch.get_num_threads()

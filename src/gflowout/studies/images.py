@@ -31,7 +31,7 @@ from gflowout.core.text import counted
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run, locks
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.claims import entry

@@ -25,7 +25,7 @@ from gflowout.data import vqa
 from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.studies import images as models
 from gflowout.studies import vqa_data
 from gflowout.studies.framework import claims as judged

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from gflowout.core.optional import require
 from gflowout.core.text import aligned, duration
-from gflowout.tuning.plan import configuration
-from gflowout.tuning.spaces import Choice, Numbers, Space
+from gflowout.tuning.spaces import Choice, Numbers, Space, yaml_dialect
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from gflowout.app.config import Config
+
+TEST = "test"
+"""The option that tells the work function whether it may use test data. Here it never may."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,13 @@ class Tuned:
         sign = 1 if self.direction == "minimize" else -1
         best: dict[str, Trial] = {}
         for method in self.methods:
-            good = [trial for trial in self.of(method) if trial.score is not None]
-            if good:
-                best[method] = min(good, key=lambda trial: (sign * _score(trial), trial.number))
+            scored = [
+                (sign * trial.score, trial.number, trial)
+                for trial in self.of(method)
+                if trial.score is not None
+            ]
+            if scored:
+                best[method] = min(scored, key=lambda row: row[:2])[-1]
         return best
 
     @property
@@ -152,42 +160,27 @@ class Tuned:
     def to_frame(self) -> pd.DataFrame:
         """A row per trial, with a column per option."""
         pandas = require("pandas", extra="studies", purpose="a table of trials")
-        fields = ("method", "number", "score", "seconds", "error", "run")
-        rows = [
-            {**{name: getattr(trial, name) for name in fields}, **trial.options}
-            for trial in self.trials
-        ]
-        table: pd.DataFrame = pandas.DataFrame(rows)
+        rows = [{**vars(trial), **trial.options} for trial in self.trials]
+        table: pd.DataFrame = pandas.DataFrame(rows).drop(columns="options", errors="ignore")
         return table
 
     def to_yaml(self) -> str:
         """The space, and for each method the best options, the spread and all trials."""
-        require("yaml", extra="studies", purpose="tuning")
-        from gflowout.app import yamls
-
-        best = self.best
-        content: dict[str, Any] = {
-            "score": self.score,
-            "direction": self.direction,
-            "space": self.space.lines(),
-            "methods": {},
-        }
+        best, methods = self.best, {}
         for method in self.methods:
-            content["methods"][method] = {
+            trials: list[dict[str, Any]] = []
+            for trial in self.of(method):
+                options = dict(trial.options)
+                row = {"score": trial.score, "seconds": trial.seconds, "options": options}
+                trials.append(row if trial.error is None else {**row, "error": trial.error})
+            methods[method] = {
                 "best": dict(best[method].options) if method in best else None,
                 "run": best[method].run if method in best else None,
                 "spread": self.spread(method),
-                "trials": [
-                    {
-                        "score": trial.score,
-                        "seconds": trial.seconds,
-                        "options": dict(trial.options),
-                        **({} if trial.error is None else {"error": trial.error}),
-                    }
-                    for trial in self.of(method)
-                ],
+                "trials": trials,
             }
-        return yamls.text(content)
+        head = {"score": self.score, "direction": self.direction, "space": self.space.lines()}
+        return str(yaml_dialect().text({**head, "methods": methods}))
 
     def plot(self, path: str | Path) -> None:
         """Draw the score against each option, one colour per method, into a file."""
@@ -251,9 +244,11 @@ def write_best(tuned: Tuned, folder: str | Path) -> list[Path]:
     return paths
 
 
-def _score(trial: Trial) -> float:
-    assert trial.score is not None
-    return trial.score
+def configuration(options: Mapping[str, Any]) -> Config:
+    """The configuration of a trial's options."""
+    from gflowout.app.config import from_flat
+
+    return from_flat({key: value for key, value in options.items() if key != TEST})
 
 
 def _shown(value: Any) -> str:

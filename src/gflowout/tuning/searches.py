@@ -11,12 +11,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count as count_from
+from itertools import count
 from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.tuning.spaces import Choice, Domain, Integers, Space
 
 SEARCHES = ("grid", "random", "optuna")
@@ -27,12 +27,16 @@ _TRIES = 50  # repeated proposals after which a search takes what is left at ran
 class Search(ABC):
     """Proposes options, never the same twice. Only some searches learn from scores."""
 
-    def __init__(self) -> None:
+    def __init__(self, domains: Mapping[str, Domain], seed: int) -> None:
+        self._domains, self._seed = dict(domains), seed
         self._proposed: set[str] = set()
 
-    @abstractmethod
-    def ask(self, count: int) -> list[dict[str, Any]]:
+    def ask(self, number: int) -> list[dict[str, Any]]:
         """The options of the next trials."""
+        return [self._propose() for _ in range(number)]
+
+    @abstractmethod
+    def _propose(self) -> dict[str, Any]: ...
 
     def tell(self, scores: Sequence[float | None]) -> None:  # noqa: B027 (optional)
         """The scores of the trials asked for last; ``None`` for one that failed."""
@@ -43,48 +47,47 @@ class Search(ABC):
         self._proposed.add(canonical(options))
         return len(self._proposed) > before
 
+    def _shares(self) -> Iterator[dict[str, float]]:
+        """Random numbers in [0, 1) for the options of the next trial, without end.
+
+        Each depends on the seed, the option and the number of the trial only: methods that share an
+        option are tried at the same values of it.
+        """
+        trial = f"{self._seed}/{len(self._proposed)}"
+        for attempt in count():
+            yield {
+                name: random.Random(f"{trial}/{attempt}/{name}").random() for name in self._domains
+            }
+
 
 class Grid(Search):
     """The combinations of a list, one after the other."""
 
     def __init__(self, combinations: Sequence[dict[str, Any]]) -> None:
-        super().__init__()
-        self._left = list(combinations)
+        super().__init__({}, 0)
+        self._left = iter(combinations)
 
-    def ask(self, count: int) -> list[dict[str, Any]]:
-        """See the base class."""
-        asked, self._left = self._left[:count], self._left[count:]
-        return asked
+    def _propose(self) -> dict[str, Any]:
+        return next(self._left)
 
 
 class Random(Search):
-    """Values at random.
+    """Values at random."""
 
-    A value depends on the seed, the option and the number of the trial only: methods that share an
-    option are tried at the same values of it.
-    """
-
-    def __init__(self, domains: Mapping[str, Domain], seed: int) -> None:
-        super().__init__()
-        self._domains, self._seed = dict(domains), seed
-
-    def ask(self, count: int) -> list[dict[str, Any]]:
-        """See the base class."""
-        return [self._draw() for _ in range(count)]
-
-    def _draw(self) -> dict[str, Any]:
-        number = len(self._proposed)
-        draws = (draw(self._domains, f"{self._seed}/{number}/{tries}") for tries in count_from(0))
-        return next(options for options in draws if self._is_new(options))
+    def _propose(self) -> dict[str, Any]:
+        for shares in self._shares():
+            options = {name: domain.at(shares[name]) for name, domain in self._domains.items()}
+            if self._is_new(options):
+                break
+        return options
 
 
 class Optuna(Search):
     """Optuna's tree-structured Parzen estimator: ten trials at random, then near the good ones."""
 
     def __init__(self, domains: Mapping[str, Domain], seed: int, direction: str) -> None:
-        super().__init__()
+        super().__init__(domains, seed)
         self._optuna = require("optuna", extra="studies", purpose="search='optuna'")
-        self._domains, self._seed = dict(domains), seed
         self._open: list[Any] = []
         self._distributions = {
             name: self._distribution(domain) for name, domain in self._domains.items()
@@ -94,20 +97,17 @@ class Optuna(Search):
             sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
             self._study = self._optuna.create_study(direction=direction, sampler=sampler)
 
-    def ask(self, count: int) -> list[dict[str, Any]]:
+    def ask(self, number: int) -> list[dict[str, Any]]:
         """See the base class."""
         with self._quiet():
-            return [self._propose() for _ in range(count)]
+            return super().ask(number)
 
     def tell(self, scores: Sequence[float | None]) -> None:
         """See the base class."""
         failed = self._optuna.trial.TrialState.FAIL
         with self._quiet():
             for trial, score in zip(self._open, scores, strict=True):
-                if score is None:
-                    self._study.tell(trial, state=failed)
-                else:
-                    self._study.tell(trial, score)
+                self._study.tell(trial, score, state=failed if score is None else None)
         self._open = []
 
     def _propose(self) -> dict[str, Any]:
@@ -117,15 +117,18 @@ class Optuna(Search):
                 self._open.append(trial)
                 return options
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        tries = 0
-        while True:
-            shares = _shares(self._domains, f"{self._seed}/{len(self._proposed)}/{tries}")
-            values = {name: self._value(self._domains[name], shares[name]) for name in shares}
-            tries += 1
+        for shares in self._shares():
+            values = {
+                name: int(shares[name] * len(domain.options))
+                if isinstance(domain, Choice)
+                else domain.at(shares[name])
+                for name, domain in self._domains.items()
+            }
             if self._is_new(options := self._options(values)):
                 self._study.enqueue_trial(values)
                 self._open.append(self._study.ask(self._distributions))
-                return options
+                break
+        return options
 
     def _distribution(self, domain: Domain) -> Any:
         kinds = self._optuna.distributions
@@ -141,10 +144,6 @@ class Optuna(Search):
             for name, domain in self._domains.items()
         }
 
-    @staticmethod
-    def _value(domain: Domain, share: float) -> Any:
-        return int(share * len(domain.options)) if isinstance(domain, Choice) else domain.at(share)
-
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         logging = self._optuna.logging
@@ -158,30 +157,12 @@ class Optuna(Search):
             logging.set_verbosity(before)
 
 
-def draw(domains: Mapping[str, Domain], key: str) -> dict[str, Any]:
-    """Values at random; each depends on the key and its own option only.
-
-    Examples:
-        >>> from gflowout.tuning.spaces import Numbers
-        >>> both = {"a": Numbers(0, 1), "b": Choice((1, 2))}
-        >>> draw(both, "0/7")["a"] == draw({"a": both["a"]}, "0/7")["a"]
-        True
-    """
-    shares = _shares(domains, key)
-    return {name: domain.at(shares[name]) for name, domain in domains.items()}
-
-
 def budget(
     search: str, space: Space, methods: Sequence[str], trials: int, *, subset: bool = False
 ) -> int:
     """How many trials every method gets, or an error if they cannot all get the same.
 
-    Args:
-        search: Way to search.
-        space: Search space.
-        methods: For these methods.
-        trials: Trials per method: exactly this many, or at most in a grid.
-        subset: A grid may leave out combinations, so that all methods have the same number.
+    A grid may have fewer than ``trials``; as a ``subset`` it may leave out combinations.
     """
     checks.choice("search", search, SEARCHES)
     checks.integer("trials", trials, low=1)
@@ -198,15 +179,13 @@ def budget(
                 )
         return trials
     sizes = {method: len(space.combinations(method)) for method in methods}
-    if subset:
-        return min(trials, *sizes.values())
     for method, size in sizes.items():
-        if size > trials:
+        if size > trials and not subset:
             raise ValueError(
                 f"trials must be at least {size}, the combinations of the grid of {method}, got "
                 f"{trials}; raise trials, take a smaller space, or a subset of the grid"
             )
-    if len(set(sizes.values())) > 1:
+    if len(set(sizes.values())) > 1 and not subset:
         listed = ", ".join(f"{method} {size}" for method, size in sizes.items())
         raise ValueError(
             f"grids must have the same size for all methods, got {listed}; give every method as "
@@ -228,7 +207,3 @@ def make(
         chosen = random.Random(f"{seed}/grid").sample(range(len(combinations)), trials)
         combinations = [combinations[place] for place in sorted(chosen)]
     return Grid(combinations)
-
-
-def _shares(domains: Mapping[str, Domain], key: str) -> dict[str, float]:
-    return {name: random.Random(f"{key}/{name}").random() for name in domains}

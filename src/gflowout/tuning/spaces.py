@@ -11,16 +11,18 @@ On the command line and in files a space is a list of lines ``[METHOD:]OPTION=VA
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.optional import require
-from gflowout.runs.values import plain
+from gflowout.runs.spec import plain
 
 TAKES = (
     "OPTION=VALUES with values 'a,b,c', 'log:LOW:HIGH', 'uniform:LOW:HIGH' "
@@ -212,12 +214,10 @@ class Space:
 
     def lines(self) -> list[str]:
         """The space as lines that :func:`space` takes."""
-        own = [
-            f"{method}:{name}={domain}"
-            for method, domains in self.own.items()
-            for name, domain in domains.items()
-        ]
-        return [*(f"{name}={domain}" for name, domain in self.shared.items()), *own]
+        lines = [f"{name}={domain}" for name, domain in self.shared.items()]
+        for method, domains in self.own.items():
+            lines += [f"{method}:{name}={domain}" for name, domain in domains.items()]
+        return lines
 
 
 def space(*parts: str | Mapping[str, Any] | Space) -> Space:
@@ -273,15 +273,9 @@ def read_space(path: str | Path) -> Space:
         ...     read_space(path).combinations("mc")
         [{'fit.lr': 0.001}, {'fit.lr': 0.01}]
     """
-    yaml = require("yaml", extra="studies", purpose="a space in a file")
-    from gflowout.app import yamls
-
-    try:
-        content = yamls.parse(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: not a YAML file ({error})") from error
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    content = yaml_dialect().read_yaml(Path(path))
     if not isinstance(content, Mapping):
         raise ValueError(f"{path}: a space is a mapping from options to values, got {content!r}")
     try:
@@ -291,16 +285,19 @@ def read_space(path: str | Path) -> Space:
 
 
 def split(key: str) -> tuple[str | None, str]:
-    """Method, if there is one, and option of ``[METHOD:]OPTION``.
-
-    Examples:
-        >>> split("gflowout:method.options.beta"), split("fit.lr")
-        (('gflowout', 'method.options.beta'), (None, 'fit.lr'))
-    """
+    """Method, or ``None``, and option of ``[METHOD:]OPTION``."""
     method, colon, option = key.strip().rpartition(":")
     if not option.strip() or (colon and not method.strip()) or ":" in method:
         raise ValueError(f"an option is written [METHOD:]OPTION, got {key!r}")
     return (method.strip() if colon else None), option.strip()
+
+
+def yaml_dialect() -> ModuleType:
+    """The module that reads and writes YAML as configurations have it; it needs an extra."""
+    require("yaml", extra="studies", purpose="tuning")
+    from gflowout.app import yamls
+
+    return yamls
 
 
 def _pairs(part: Any) -> list[tuple[str, Any]]:
@@ -331,22 +328,19 @@ def _domain(values: Any) -> Domain:
         return Choice((values,))
     kind, _, rest = values.partition(":")
     if kind in ("log", "uniform"):
-        numbers = _numbers(kind, rest, "LOW:HIGH or LOW:HIGH:POINTS", float)
-        points = None if len(numbers) == 2 else int(numbers[2])
-        if points is not None and points != numbers[2]:
-            raise ValueError(f"points must be an integer >= 2, got {numbers[2]:g}")
-        return Numbers(numbers[0], numbers[1], kind == "log", points)
+        low, high, *points = _numbers(kind, rest, "LOW:HIGH or LOW:HIGH:POINTS", float)
+        if points and not points[0].is_integer():
+            raise ValueError(f"points must be an integer >= 2, got {points[0]:g}")
+        return Numbers(low, high, kind == "log", int(points[0]) if points else None)
     if kind == "int":
         return Integers(*_numbers(kind, rest, "LOW:HIGH or LOW:HIGH:STEP", int))
     if ":" in values and kind.isalpha():
         near = checks.suggest(kind, ("log", "uniform", "int"))
         raise ValueError(f"values must start with log:, uniform: or int:, got {kind + ':'!r}{near}")
-    yaml = require("yaml", extra="studies", purpose="a space in words")
-    from gflowout.app import yamls
-
+    yamls = yaml_dialect()
     try:
         listed = yamls.parse(f"[{values}]")
-    except yaml.YAMLError:
+    except yamls.yaml.YAMLError:
         raise ValueError(f"values must be words or numbers, got {values!r}") from None
     if not listed:
         raise ValueError("there must be at least one value, got none")
@@ -354,11 +348,9 @@ def _domain(values: Any) -> Domain:
 
 
 def _numbers(kind: str, text: str, takes: str, number: Any) -> list[Any]:
-    parts = text.split(":")
-    try:
-        numbers = [number(part) for part in parts]
-    except ValueError:
-        numbers = []
+    numbers: list[Any] = []
+    with contextlib.suppress(ValueError):
+        numbers = [number(part) for part in text.split(":")]
     if len(numbers) not in (2, 3):
         raise ValueError(f"{kind} takes {takes}, got {text!r}")
     return numbers

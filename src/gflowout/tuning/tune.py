@@ -1,24 +1,204 @@
-"""The search itself: ask for options, do the trials that have no record yet, tell the scores."""
+"""A search: its plan, checked and kept beside the records; its trials, done in batches.
+
+Each batch asks for options, does the trials that have no record yet, and tells their scores. A plan
+that would not be fair to some method is refused.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
+from gflowout.core.atomic_io import write_text
 from gflowout.runs import Engine, Run, records
+from gflowout.runs.spec import plain
 from gflowout.runs.study import RunOptions, as_engine, do_runs
+from gflowout.runs.work import current_name
 from gflowout.tuning import searches
-from gflowout.tuning.plan import WORK, Plan, make_plan, of_test, remember
-from gflowout.tuning.results import Trial, Tuned
-from gflowout.tuning.spaces import Space
+from gflowout.tuning.results import TEST, Trial, Tuned, configuration
+from gflowout.tuning.spaces import Choice, Space, split, yaml_dialect
+from gflowout.tuning.spaces import space as parse
 
 if TYPE_CHECKING:
     from gflowout.app.config import Config
+
+WORK = "gflowout.app.run:work"
+STUDY = "tune"
+PLAN = "plan.yaml"
+BUDGET = ("fit.epochs", "fit.patience", "fit.min_delta", "fit.valid_samples", "seed")
+"""Options that must be the same for all methods; so must all that begin with ``data.``"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a search depends on, except for the engine and the machine."""
+
+    base: Mapping[str, Mapping[str, Any]]
+    space: Space
+    search: str
+    trials: int
+    parallel: int
+    seed: int
+    score: str
+    direction: str
+    work: str
+    subset: bool
+
+    def run(self, method: str, options: Mapping[str, Any]) -> Run:
+        """The run of a trial."""
+        values = {**self.base[method], **options}
+        data = Path(str(values.get("data.source", "data"))).stem
+        return Run(STUDY, method, data, values.get("seed", self.seed), values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values; without the number of trials, which may grow."""
+        names = ("search", "seed", "parallel", "score", "direction", "work")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "subset": self.trials if self.subset else False,
+            "space": self.space.lines(),
+            "base": {method: dict(options) for method, options in self.base.items()},
+        }
+
+
+def make_plan(
+    base: Config | Mapping[str, Any],
+    space: Space | str | Mapping[str, Any] | Sequence[str],
+    *,
+    methods: Sequence[str],
+    search: str = "random",
+    trials: int = 20,
+    parallel: int = 2,
+    seed: int = 0,
+    score: str = "valid/nll",
+    direction: str = "minimize",
+    work: str = WORK,
+    subset: bool = False,
+) -> Plan:
+    """Check all that a search depends on; arguments as in :func:`tune`."""
+    if isinstance(methods, str) or not isinstance(methods, Iterable) or not list(methods):
+        raise ValueError(f"methods must be a list of at least one method, got {methods!r}")
+    methods = list(methods)
+    if len(set(methods)) < len(methods):
+        raise ValueError(f"methods must differ, got {', '.join(methods)}")
+    searched = parse(*space) if isinstance(space, list | tuple) else parse(space)  # type: ignore[arg-type]
+    if not isinstance(base, Mapping):
+        if not hasattr(base, "method"):
+            raise TypeError(f"base must be a Config or a dict of options, got {base!r}")
+        base = _options_of(base, methods)
+    bases = _by_method(plain("base", base), methods)
+    for owner, domains in searched.own.items():
+        for option in domains:
+            checks.choice(f"the method of '{owner}:{option}' in space", owner, methods)
+            _not_budget(f"{owner}:{option}", option)
+    for method in methods:
+        for key, instead in (("method.name", "list methods"), (TEST, "test the best afterwards")):
+            if key in searched.of(method):
+                raise ValueError(f"space must not have {key}; {instead} instead")
+    if not isinstance(score, str) or of_test(score):
+        raise ValueError(f"score must be one of validation data, got {score!r}")
+    plan = Plan(
+        base=bases,
+        space=searched,
+        search=search,
+        trials=searches.budget(search, searched, methods, trials, subset=subset),
+        parallel=checks.integer("parallel", parallel, low=1),
+        seed=checks.integer("seed", seed, low=0),
+        score=score,
+        direction=checks.choice("direction", direction, searches.DIRECTIONS),
+        work=work,
+        subset=checks.boolean("subset", subset),
+    )
+    if work == WORK:
+        _check_values(plan)
+    return plan
+
+
+def _by_method(base: Mapping[str, Any], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The options of each method; ``METHOD:KEY`` overrides ``KEY``."""
+    bases: dict[str, dict[str, Any]] = {method: {} for method in methods}
+    for key, value in base.items():
+        owner, option = split(key)
+        if owner is None:
+            for options in bases.values():
+                options.setdefault(option, value)
+        else:
+            checks.choice(f"the method of {key!r} in base", owner, methods)
+            _not_budget(key, option)
+            bases[owner][option] = value
+    for method, options in bases.items():
+        options |= {"method.name": method, TEST: False}
+    return bases
+
+
+def _options_of(config: Config, methods: Sequence[str]) -> dict[str, Any]:
+    """The options of a configuration for several methods; its method's own stay with that one."""
+    from gflowout.app.config import flat, with_changes
+
+    options: dict[str, Any] = {}
+    for method in methods:
+        own = config.method.name == method
+        changed = config if own else with_changes(config, {"method": {"name": method}})
+        for key, value in flat(changed).items():
+            options[f"{method}:{key}" if key.startswith("method.") else key] = value
+    return options
+
+
+def _check_values(plan: Plan) -> None:
+    """Raise ``ConfigError`` for options and values that a method does not take."""
+    from gflowout.app.config import ConfigError
+
+    problems: dict[str, None] = {}
+    for method, base in plan.base.items():
+        domains = plan.space.of(method)
+        middle = {name: domain.at(0.5) for name, domain in domains.items()}
+        for name, domain in domains.items():
+            values = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
+            for value in values:
+                try:
+                    configuration({**base, **middle, name: value})
+                except ConfigError as error:
+                    problems |= dict.fromkeys(f"{method}: {line}" for line in error.problems)
+    if problems:
+        raise ConfigError(list(problems))
+
+
+def agree(plan: Plan, folder: Path) -> None:
+    """Raise ``ValueError`` if a folder has the plan of another search; it says what differs."""
+    yamls, path = yaml_dialect(), folder / PLAN
+    if path.exists():
+        content = yamls.parse(path.read_text(encoding="utf-8"))
+        before = content if isinstance(content, dict) else {}
+        before["work"] = current_name(before.get("work", ""))
+        now = yamls.parse(yamls.text(plan.to_dict()))
+        if differs := ", ".join(key for key in now if before.get(key) != now[key]):
+            raise ValueError(
+                f"{folder}: has the trials of a search with another {differs} (see {path}); take "
+                "another folder"
+            )
+
+
+def remember(plan: Plan, folder: Path) -> None:
+    """Write the plan of a search to its folder, or refuse a folder that has another."""
+    agree(plan, folder)
+    if not (folder / PLAN).exists():
+        write_text(folder / PLAN, yaml_dialect().text(plan.to_dict()))
+
+
+def of_test(metric: str) -> bool:
+    """Whether a metric says by its name that it was measured on test data."""
+    return "test" in re.split("[^a-z0-9]+", metric.lower())
+
+
+def _not_budget(key: str, option: str) -> None:
+    if option in BUDGET or option.startswith("data."):
+        raise ValueError(f"{option} must be the same for all methods, got {key!r} for one")
 
 
 def tune(
@@ -108,12 +288,7 @@ def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False
     methods = list(plan.base)
     search = {
         method: searches.make(
-            plan.search,
-            plan.space,
-            method,
-            plan.trials,
-            seed=plan.seed,
-            direction=plan.direction,
+            plan.search, plan.space, method, plan.trials, seed=plan.seed, direction=plan.direction
         )
         for method in methods
     }
@@ -131,20 +306,17 @@ def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False
         runs = {turn: plan.run(turn[0], asked[turn[0]][turn[1]]) for turn in turns}
         for left, group in _missing(list(runs.values()), folder, options.retries, again):
             do_runs(group, plan.work, folder, replace(options, retries=left))
-        outcomes = _outcomes(folder, {run.id for run in runs.values()})
+        outcomes = _outcomes(folder)
         for method in methods:
             for place, values in enumerate(asked[method]):
-                run = runs[method, place]
-                trial = _trial(plan, method, first + place, values, run, outcomes.get(run.id))
-                trials[method].append(trial)
+                name = runs[method, place].id
+                seconds, score, error = _outcome(plan.score, outcomes.get(name))
+                trials[method].append(
+                    Trial(method, first + place, values, score, seconds, error, name)
+                )
             search[method].tell([trial.score for trial in trials[method][first:]])
-    return Tuned(
-        tuple(trial for method in methods for trial in trials[method]),
-        plan.base,
-        plan.space,
-        plan.score,
-        plan.direction,
-    )
+    all_trials = tuple(trial for method in methods for trial in trials[method])
+    return Tuned(all_trials, plan.base, plan.space, plan.score, plan.direction)
 
 
 def _missing(
@@ -160,45 +332,35 @@ def _missing(
     yield from ((left, group) for left, group in sorted(groups.items()) if left >= 0)
 
 
-def _outcomes(folder: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
+def _outcomes(folder: Path) -> dict[str, dict[str, Any]]:
     """The record of each run: of its success, or of its last failure."""
+    ranked = sorted(
+        records.read(folder),
+        key=lambda record: (record["status"] == records.DONE, record["attempt"]),
+    )
+    return {record["id"]: record for record in ranked}
 
-    def rank(record: Mapping[str, Any]) -> tuple[bool, int]:
-        return record["status"] == records.DONE, record["attempt"]
 
-    ranked = sorted(records.read(folder), key=rank)
-    return {record["id"]: record for record in ranked if record["id"] in wanted}
-
-
-def _trial(
-    plan: Plan,
-    method: str,
-    number: int,
-    options: Mapping[str, Any],
-    run: Run,
-    record: Mapping[str, Any] | None,
-) -> Trial:
-    score, error = None, None
+def _outcome(
+    score: str, record: Mapping[str, Any] | None
+) -> tuple[float, float | None, str | None]:
+    """Seconds, score and error of a trial."""
     if record is None:
-        error = "has no record"
-    elif record["error"] is not None:
-        error = str(record["error"]["message"])
-    else:
-        score = _metric(plan.score, record["metrics"])
-        if not math.isfinite(score):
-            score, error = None, f"{plan.score} is {score}"
-    seconds = 0.0 if record is None else record["seconds"]
-    return Trial(method, number, options, score, seconds, error, run.id)
-
-
-def _metric(score: str, metrics: Mapping[str, Any]) -> float:
+        return 0.0, None, "has no record"
+    seconds = record["seconds"]
+    if record["error"] is not None:
+        return seconds, None, str(record["error"]["message"])
+    metrics = record["metrics"]
     if tested := ", ".join(name for name in metrics if of_test(name)):
         raise ValueError(f"work must not touch test data in tuning, got the metrics {tested}")
     if score not in metrics:
-        allowed = f"one of the metrics of a trial, {', '.join(metrics)}"
-        near = checks.suggest(score, metrics)
-        raise ValueError(f"score must be {allowed}, got {score!r}{near}")
+        raise ValueError(
+            f"score must be one of the metrics of a trial, {', '.join(metrics)}, got {score!r}"
+            f"{checks.suggest(score, metrics)}"
+        )
     value = metrics[score]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"score must be a number, got {value!r} for {score}")
-    return float(value)
+    if not math.isfinite(value):
+        return seconds, None, f"{score} is {value}"
+    return seconds, float(value), None

@@ -16,7 +16,7 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import duration
 from gflowout.runs import Engine, Inline, Pool, Run, records
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.runs.work import Task, execute
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.study import PRESETS, Chosen, Options, Study

@@ -13,7 +13,7 @@ from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.text import markdown_table
-from gflowout.runs.values import canonical
+from gflowout.runs.spec import canonical
 from gflowout.studies.framework.statistics import Record, mean_error, numbers
 
 __all__ = ["TIMES", "Group", "Repeat", "difference", "groups", "markdown", "mean_error", "numbers"]

@@ -1,4 +1,7 @@
-"""The studies of the paper on the command line: choose, plan, run and price them."""
+"""What ``gflowout study run`` does: studies of the paper and study files, their runs and cost.
+
+Commands import this module when they run: it loads the configuration and all that needs.
+"""
 
 from __future__ import annotations
 
@@ -9,69 +12,56 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
 
+import torch
 import typer
 
+from gflowout.app.config import Config, ConfigError
 from gflowout.cli import options
 from gflowout.core import checks
+from gflowout.core.optional import MissingExtraError
 from gflowout.core.text import aligned, counted
-
-if TYPE_CHECKING:
-    from gflowout.app.config import Config
-    from gflowout.runs import Engine, Run, Summary
-    from gflowout.runs.study import RunOptions
-    from gflowout.studies.framework.plan import Kind, Part, Plan, Price
-    from gflowout.studies.framework.study import Study
+from gflowout.data.errors import DataError
+from gflowout.runs import BusyError, Context, Engine, Pool, Ray, Run, Summary, records
+from gflowout.runs.study import RunOptions, do_runs
+from gflowout.runs.work import describe, using_threads
+from gflowout.studies.framework import files
+from gflowout.studies.framework import plan as planning
+from gflowout.studies.framework import study as studies
+from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework.plan import Kind, Part, Plan, Price
+from gflowout.studies.framework.study import Study
 
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A study and its plan, or the error that kept it from being planned."""
-
-    name: str
-    study: Study | None = None
-    plan: Plan | None = None
-    error: Exception | None = None
+Planned = Mapping[str, tuple[Study, Plan] | Exception]
+"""By name a study and its plan, or the error that kept it from being planned."""
 
 
 def names_of(word: str) -> list[str] | None:
-    """The studies that a word on the command line stands for; ``None`` if it is a file.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    from gflowout.studies.framework.study import STUDIES
-
+    """The studies that a word on the command line stands for; ``None`` if it is a file."""
     if word == ALL:
-        return list(STUDIES)
-    if word in STUDIES:
+        return list(studies.STUDIES)
+    if word in studies.STUDIES:
         return [word]
     if word.endswith(options.YAML) or Path(word).exists():
         return None
     raise ValueError(
-        f"STUDY must be a file of YAML, {ALL}, or one of {', '.join(STUDIES)}; got {word!r}"
-        f"{checks.suggest(word, [*STUDIES, ALL])}"
+        f"STUDY must be a file of YAML, {ALL}, or one of {', '.join(studies.STUDIES)}; got {word!r}"
+        f"{checks.suggest(word, [*studies.STUDIES, ALL])}"
     )
 
 
 def part_of(methods: str | None, data: str | None, seeds: str | None) -> Part:
     """The part of a study that the options ask for."""
-    from gflowout.studies.framework.plan import Part
-
-    def listed(option: str, text: str | None) -> list[str] | None:
-        return None if text is None else options.words(option, text)
-
-    numbers = listed("--seeds", seeds)
+    numbers = options.words("--seeds", seeds)
     if numbers is not None and not all(number.isdecimal() for number in numbers):
         raise ValueError(f"--seeds must be numbers such as 0,1,2, got {seeds!r}")
     wanted = None if numbers is None else [int(number) for number in numbers]
-    return Part(listed("--methods", methods), listed("--data", data), wanted)
+    return Part(options.words("--methods", methods), options.words("--data", data), wanted)
 
 
 def run(
@@ -84,8 +74,6 @@ def run(
     how: RunOptions,
 ) -> int:
     """Do what is missing of some studies, or print what it would cost; returns the exit code."""
-    from gflowout.runs import Ray
-
     planned = _plan(names, preset, part, out)
     if not isinstance(how.engine, Ray):  # the nodes of a cluster have disks of their own
         options.check_data(_needed(planned, out), data_dir)
@@ -97,30 +85,70 @@ def run(
         return _run(planned, preset, out, data_dir, how)
 
 
-def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> list[_Planned]:
-    """Studies with their plans; those without a wanted run are left out, with a message."""
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework import study as studies
+def run_file(
+    file: Path,
+    out: Path,
+    data_dir: Path | None,
+    set_: list[str] | None,
+    dry_run: bool,
+    how: RunOptions,
+) -> int:
+    """Do what is missing of a study file, or print what it would cost; returns the exit code."""
+    study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
+    finished = records.finished(out)
+    if not isinstance(how.engine, Ray) and study.work == files.WORK:
+        ours = (None, str(data_dir))  # another directory is named by the file itself
+        options.check_data(
+            (
+                name
+                for run in study.runs
+                if run.id not in finished and run.options["data.directory"] in ours
+                for name in studies.sources(run)
+            ),
+            data_dir,
+        )
+    if dry_run:
+        typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
+        pick = planning.first(study.runs)
+        options.echo(
+            planning.report(
+                planning.tally(study.runs, finished),
+                planning.from_records(out, [study.name]),
+                lambda kind: planning.measure(pick(kind), study.work, how.engine),
+                options.workers(how.engine),
+            )
+        )
+        return 0
+    files.remember(out, study.runs)
+    with options.resumable():
+        summary = do_runs(study.runs, study.work, out, how)
+    typer.echo(str(summary))
+    return summary.exit_code
 
-    planned, runs = list[_Planned](), list["Run"]()
+
+def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> Planned:
+    """Studies with their plans; those without a wanted run are left out, with a message."""
+    planned: dict[str, tuple[Study, Plan] | Exception] = {}
+    runs: list[Run] = []
     for name in names:
         try:
             study = _trials_once(studies.get(name))
             plan = planning.plan(study, preset, out)
             runs += plan.runs
-            if part != planning.Part():
+            if part != Part():
                 study = _trials_once(planning.restricted(study, part))
                 plan = planning.plan(study, preset, out)
-            planned.append(_Planned(name, _runs_once(study, plan), plan))
+            planned[name] = _runs_once(study, plan), plan
         except Exception as error:
             if len(names) == 1:
                 raise
-            planned.append(_Planned(name, error=error))
+            planned[name] = error
     planning.check(part, runs, "--")
-    for item in planned:
-        if item.plan is not None and not item.plan.runs:
-            typer.echo(f"{item.name}: left out, none of its runs is asked for", err=True)
-    return [item for item in planned if item.plan is None or item.plan.runs]
+    for name, item in list(planned.items()):
+        if not isinstance(item, Exception) and not item[1].runs:
+            typer.echo(f"{name}: left out, none of its runs is asked for", err=True)
+            del planned[name]
+    return planned
 
 
 def _trials_once(study: Study) -> Study:
@@ -133,16 +161,15 @@ def _runs_once(study: Study, plan: Plan) -> Study:
     return replace(study, runs=lambda preset, chosen: plan.runs) if plan.tuned else study
 
 
-def _needed(planned: Iterable[_Planned], out: Path) -> Iterator[str]:
+def _needed(planned: Planned, out: Path) -> Iterator[str]:
     """Names of the data sets that trials and runs still to do read."""
-    from gflowout.runs import records
-
     finished = records.finished(out)
-    for item in planned:
-        if item.study is not None and item.plan is not None:
-            for run in (*item.plan.trials, *item.plan.runs):
+    for item in planned.values():
+        if not isinstance(item, Exception):
+            study, plan = item
+            for run in (*plan.trials, *plan.runs):
                 if run.id not in finished:
-                    yield from item.study.needs(run)
+                    yield from study.needs(run)
 
 
 def _quick(engine: Engine, preset: str) -> Engine:
@@ -152,10 +179,6 @@ def _quick(engine: Engine, preset: str) -> Engine:
     """
     if preset not in ("smoke", "cpu"):  # many of their runs are shorter than the start of a process
         return engine
-    import torch
-
-    from gflowout.runs import Pool
-
     if type(engine) is not Pool or sys.platform != "linux" or torch.cuda.is_available():
         return engine
     for module in ("gflowout.app.run", "gflowout.bench.timing", "lightning.pytorch"):
@@ -164,36 +187,31 @@ def _quick(engine: Engine, preset: str) -> Engine:
     return Pool(engine.jobs, start="fork")
 
 
-def _run(
-    planned: Iterable[_Planned], preset: str, out: Path, data_dir: Path | None, how: RunOptions
-) -> int:
+def _run(planned: Planned, preset: str, out: Path, data_dir: Path | None, how: RunOptions) -> int:
     """Do what is missing of the studies; one that fails does not stop the others."""
-    from gflowout.core.optional import MissingExtraError
-    from gflowout.runs import BusyError, records
-    from gflowout.studies.framework.study import do_study
-
     rows = [["study", "runs", "done", "done before", "failed", "time"]]
     problems: list[str] = []
-    for item in planned:
-        summary: Summary | None = None
-        error = item.error
-        if item.study is not None:
-            typer.echo(f"{item.name}: {item.study.title}", err=True)
+    for name, item in planned.items():
+        outcome: Summary | Exception
+        if isinstance(item, Exception):
+            outcome = item
+        else:
+            typer.echo(f"{name}: {item[0].title}", err=True)
             try:
-                summary = do_study(item.study, preset, out, how, data_dir)
+                outcome = studies.do_study(item[0], preset, out, how, data_dir)
             except (BusyError, MissingExtraError):
                 raise
             except Exception as failure:
                 if not isinstance(failure, ValueError):  # unexpected: show where it comes from
                     typer.echo("".join(traceback.format_exception(failure)), err=True)
-                error = failure
-        if summary is None:
-            rows.append([item.name, "-", "-", "-", "-", "-"])
-            problems.append(f"{item.name}: {_first_line(error)}")
+                outcome = failure
+        if isinstance(outcome, Exception):
+            rows.append([name, "-", "-", "-", "-", "-"])
+            problems.append(f"{name}: {_message(outcome)}")
             continue
-        head, *failed = str(summary).splitlines()
-        numbers = [summary.total, summary.done, summary.skipped, len(summary.failed)]
-        rows.append([item.name, *map(str, numbers), head.rpartition(" in ")[2]])
+        head, *failed = str(outcome).splitlines()
+        numbers = [outcome.total, outcome.done, outcome.skipped, len(outcome.failed)]
+        rows.append([name, *map(str, numbers), head.rpartition(" in ")[2]])
         problems += failed
     options.echo(aligned(rows))
     if problems and records.failures(out):
@@ -203,50 +221,43 @@ def _run(
 
 
 def _print_costs(
-    planned: Iterable[_Planned], preset: str, out: Path, data_dir: Path | None, engine: Engine
+    planned: Planned, preset: str, out: Path, data_dir: Path | None, engine: Engine
 ) -> None:
     """Print what would be done and what it will take.
 
     The cost of a kind of run comes from its records, or from a few steps or two epochs of one arm.
     Trials that several studies share are counted once, and so are networks.
     """
-    from gflowout.runs import records
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework import study as studies
-
     finished = records.finished(out)
-    counted_trials: set[str] = set()
-    networks: set[str] = set()
+    counted_trials, networks = set[str](), set[str]()
     total, certain = 0.0, True
-    for item in planned:
-        study, plan = item.study, item.plan
-        if study is None or plan is None:
-            typer.echo(f"{item.name}: {_first_line(item.error)}")
+    for name, item in planned.items():
+        if isinstance(item, Exception):
+            typer.echo(f"{name}: {_message(item)}")
             certain = False
             continue
+        study, plan = item
         trials = [trial for trial in plan.trials if trial.id not in counted_trials]
         counted_trials |= {trial.id for trial in trials}
         shared = len(plan.trials) - len(trials)
         also = f" ({shared} of them counted above)" if shared else ""
         later = "" if plan.tuned else "; trials choose the options of the runs"
         typer.echo(
-            f"{item.name}, {preset}: {counted(len(plan.trials), 'trial')}{also} and "
+            f"{name}, {preset}: {counted(len(plan.trials), 'trial')}{also} and "
             f"{counted(len(plan.runs), 'run')}, records in {out}{later}"
         )
-        prices = planning.from_records(out, [studies.TUNING, item.name], _kind)
-        if study.seconds is not None:
-            prices = {**_stated([*trials, *plan.runs], study.seconds), **prices}
+        prices = planning.from_records(out, [studies.TUNING, name], _kind)
         runs = list(trials)
         for run in plan.runs:
-            name = _networks(run, out)
-            trained = name in networks and run.id not in finished and _kind(run) not in prices
-            if not trained:
+            network = _networks(run, out)
+            priced = study.seconds is not None or _kind(run) in prices
+            if priced or network not in networks or run.id in finished:
                 runs.append(run)
-            if name is not None:
-                networks.add(name)
+            if network is not None:
+                networks.add(network)
         with studies.data_directory(data_dir):
             lines, seconds, sure = planning.left_to_do(
-                planning.tally(runs, finished, _kind), prices, _price(runs, study.work, engine)
+                planning.tally(runs, finished, _kind), prices, _price(runs, study, engine)
             )
         if spared := len(trials) + len(plan.runs) - len(runs):
             lines.append(
@@ -260,16 +271,13 @@ def _print_costs(
 
 def catalogue() -> Iterator[str]:
     """A description of each study: what it asks, and how large it is."""
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework import study as studies
-
     nowhere = Path("no such folder")
     for name in studies.STUDIES:
         try:
             study = studies.get(name)
             plans = {preset: planning.plan(study, preset, nowhere) for preset in studies.PRESETS}
         except Exception as error:
-            yield f"{name}: {_first_line(error)}"
+            yield f"{name}: {_message(error)}"
             continue
         where = f"the paper's {study.paper}" if study.paper else "not in the paper"
         yield f"{name}: {study.title} ({where})"
@@ -285,20 +293,18 @@ def catalogue() -> Iterator[str]:
 
 def _kind(run: Run) -> Kind:
     """Runs of one kind have about the same cost."""
-    from gflowout.studies.framework.study import TUNING
-
-    return ("trials" if run.study == TUNING else "runs"), run.data
+    return ("trials" if run.study == studies.TUNING else "runs"), run.data
 
 
-def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
-    """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
-    from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework.arms import ARMS
+def _price(runs: Sequence[Run], study: Study, engine: Engine) -> Callable[[Kind], Price]:
+    """Prices a kind as its study says, or by GFlowOut, or by its first arm if that is missing."""
 
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _kind(run) == kind]
+        if study.seconds is not None:
+            return Price(fmean(map(study.seconds, own)), "as measured on one core of two")
         typical = next((run for run in own if run.method == "gflowout"), own[0])
-        measured = _few_steps(typical, engine) or planning.measure(typical, work, engine)
+        measured = _few_steps(typical, engine) or planning.measure(typical, study.work, engine)
         if measured.seconds is None:
             return measured
         members = [ARMS[run.method].members if run.method in ARMS else 1 for run in own]
@@ -310,23 +316,8 @@ def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], P
     return price
 
 
-def _stated(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, Price]:
-    """Prices of kinds by what a study says of its runs."""
-    from gflowout.studies.framework.plan import Price
-
-    spent: dict[Kind, list[float]] = {}
-    for run in runs:
-        spent.setdefault(_kind(run), []).append(seconds(run))
-    return {
-        kind: Price(sum(times) / len(times), "as measured on one core of two")
-        for kind, times in spent.items()
-    }
-
-
 def _config(run: Run) -> Config | None:
     """The configuration of a run's networks; ``None`` if its options do not configure any."""
-    from gflowout.app.config import ConfigError
-    from gflowout.studies.framework.arms import ARMS
     from gflowout.studies.images import settings
 
     values = run.to_dict()["options"]
@@ -341,9 +332,7 @@ def _config(run: Run) -> Config | None:
 
 def _networks(run: Run, out: Path) -> str | None:
     """A name of the networks of a run; ``None`` if its options do not configure any."""
-    from gflowout.runs import Context
     from gflowout.studies import images
-    from gflowout.studies.framework.arms import ARMS
 
     config = _config(run)
     if config is None:
@@ -354,10 +343,6 @@ def _networks(run: Run, out: Path) -> str | None:
 def _few_steps(run: Run, engine: Engine) -> Price | None:
     """Price of training what a run's options configure; ``None`` if they do not."""
     from gflowout.app import build, sources
-    from gflowout.app.config import ConfigError
-    from gflowout.data.errors import DataError
-    from gflowout.runs.work import using_threads
-    from gflowout.studies.framework.plan import Price, starting
 
     config = _config(run)
     if config is None:
@@ -367,7 +352,7 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
             began = time.perf_counter()
             task = sources.load(config.data, config.seed)
             reading = time.perf_counter() - began
-            seconds = starting(engine) + reading + build.plan(config, task).total
+            seconds = planning.starting(engine) + reading + build.plan(config, task).total
     except ConfigError:
         return None
     except DataError as error:
@@ -376,6 +361,6 @@ def _few_steps(run: Run, engine: Engine) -> Price | None:
     return Price(seconds, f"from a few steps{early}; scoring comes on top")
 
 
-def _first_line(error: Exception | None) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
+def _message(error: Exception) -> str:
+    """Type and first line of an error, as records of failures have them."""
+    return str(describe(error)["message"])
