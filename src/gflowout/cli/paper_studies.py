@@ -293,7 +293,7 @@ def _kind(run: Run) -> Kind:
 def _price(runs: Sequence[Run], work: str, engine: Engine) -> Callable[[Kind], Price]:
     """Prices a kind by GFlowOut, or by its first arm if that is not among them."""
     from gflowout.studies.framework import plan as planning
-    from gflowout.studies.framework.arms import ARMS
+    from gflowout.studies.framework.study import ARMS
 
     def price(kind: Kind) -> Price:
         own = [run for run in runs if _kind(run) == kind]
@@ -326,7 +326,7 @@ def _stated(runs: Sequence[Run], seconds: Callable[[Run], float]) -> dict[Kind, 
 def _config(run: Run) -> Config | None:
     """The configuration of a run's networks; ``None`` if its options do not configure any."""
     from gflowout.app.config import ConfigError
-    from gflowout.studies.framework.arms import ARMS
+    from gflowout.studies.framework.study import ARMS
     from gflowout.studies.models import settings
 
     values = run.to_dict()["options"]
@@ -343,7 +343,7 @@ def _networks(run: Run, out: Path) -> str | None:
     """A name of the networks of a run; ``None`` if its options do not configure any."""
     from gflowout.runs import Context
     from gflowout.studies import models
-    from gflowout.studies.framework.arms import ARMS
+    from gflowout.studies.framework.study import ARMS
 
     config = _config(run)
     if config is None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from gflowout.report import tables
 from gflowout.report.build import Report
-from gflowout.studies.framework.content import Table
+from gflowout.studies.framework.content import Figure, Table
 
 WIDE = 6
 """Tables of more columns are set smaller."""
@@ -34,11 +33,7 @@ _AS_LATIN = {"ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H",
 
 
 def document(report: Report) -> str:
-    """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``.
-
-    Args:
-        report: From :func:`gflowout.report.build.build`.
-    """
+    """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``."""
     lines = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
     if report.warning:
         lines.append(f"% {report.warning}")
@@ -55,18 +50,16 @@ def table(content: Table, label: str = "") -> str:
     """A table as a float, with a label to refer to it unless that is empty."""
     wide = len(content.columns) + 1
     lines: list[str] = []
-    for group in tables.groups(content):
+    for group in content.groups:
         if group.heading:
             head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(group.heading)}}}}} \\"
             lines += [r"\midrule", head] if lines else [head]
         for line in group.lines:
             cells = [escape(line.title), *map(_figure, line.figures)]
             lines.append(" & ".join(cells) + r" \\")
-    title = (
-        content.title if not content.title or content.title[-1] in ".?!" else f"{content.title}."
-    )
-    caption = escape(f"{title} {tables.caption(content)}")
-    heads = [content.head, *map(tables.heading, content.columns)]
+    stop = "" if content.title.endswith((".", "?", "!")) or not content.title else "."
+    caption = escape(f"{content.title}{stop} {content.full_caption}")
+    heads = [content.head, *(column.heading() for column in content.columns)]
     return "\n".join(
         [
             r"\begin{table}[htbp]",
@@ -88,7 +81,7 @@ def table(content: Table, label: str = "") -> str:
     )
 
 
-def _figure(figure: tables.Figure) -> str:
+def _figure(figure: Figure) -> str:
     text = rf"\textbf{{{escape(figure.mean)}}}" if figure.best else escape(figure.mean)
     return text + (rf" {{\scriptsize$\pm$ {figure.error}}}" if figure.error else "")
 

@@ -24,7 +24,6 @@ from gflowout.runs import Context, Result, Run
 from gflowout.studies import clinical_scores, models
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.content import (
     Better,
     Block,
@@ -37,7 +36,17 @@ from gflowout.studies.framework.content import (
 )
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, holm, pair
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    Study,
+    prefixed,
+    trials,
+)
 
 LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", (30.0, 10.0, 100.0)))
 """Not of the paper: what a hospital would try first."""

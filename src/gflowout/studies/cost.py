@@ -24,7 +24,6 @@ from gflowout.core.memory_format import to_fastest_format
 from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.claims import template
 from gflowout.studies.framework.content import (
     PAPER,
@@ -39,7 +38,7 @@ from gflowout.studies.framework.content import (
     Text,
 )
 from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.framework.study import ARMS, Chosen, Options, Record, Study
 
 NAME = "cost"
 ALL = "all"

@@ -37,7 +37,7 @@ from gflowout.studies.framework.content import (
     Text,
 )
 from gflowout.studies.framework.sections import cell
-from gflowout.studies.framework.summary import mean_error
+from gflowout.studies.framework.statistics import mean_error
 
 METRICS = {
     "accuracy": Column("test acc. %", "high", 1, percent=True),

@@ -24,9 +24,17 @@ from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run
 from gflowout.studies import models
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.sections import seeds_done
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, sources
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    sources,
+    trials,
+)
 from gflowout.studies.models import Fitted
 
 CIFAR = ("cifar10", "cifar100")
@@ -116,7 +124,7 @@ def base(preset: str, data: str, arm: Arm) -> Options:
     """The configuration of an arm before tuning, by dotted key.
 
     Examples:
-        >>> from gflowout.studies.framework.arms import ARMS
+        >>> from gflowout.studies.framework.study import ARMS
         >>> base("paper", "cifar10", ARMS["mc"])["backbone.width"]
         64
     """

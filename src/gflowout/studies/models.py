@@ -21,7 +21,7 @@ from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.runs import Context, Run, locks
 from gflowout.runs.values import canonical
-from gflowout.studies.framework.arms import Arm
+from gflowout.studies.framework.study import Arm
 
 STORE = "models"
 """Folder of the models, beside the folders of the runs."""
@@ -55,7 +55,7 @@ def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: 
     """The configuration of an arm: that of all arms, by dotted key, and what was tuned.
 
     Examples:
-        >>> from gflowout.studies.framework.arms import ARMS
+        >>> from gflowout.studies.framework.study import ARMS
         >>> made = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
         >>> made.method.name, made.method.options, made.fit.lr, made.seed
         ('gflowout', {'beta': 0.0}, 0.01, 3)

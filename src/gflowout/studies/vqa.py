@@ -29,7 +29,6 @@ from gflowout.runs.values import canonical
 from gflowout.studies import models, vqa_data
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.content import (
     Block,
     Cell,
@@ -43,7 +42,17 @@ from gflowout.studies.framework.content import (
 )
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, pair
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    Study,
+    prefixed,
+    trials,
+)
 from gflowout.studies.vqa_data import Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 

@@ -17,7 +17,7 @@ from gflowout.core import checks
 from gflowout.core.text import duration
 from gflowout.runs import Engine, Inline, Pool, Run, records
 from gflowout.runs.values import canonical
-from gflowout.runs.work import Task, execute
+from gflowout.runs.work import Report, Task, execute
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.study import PRESETS, Chosen, Options, Study
 
@@ -30,41 +30,36 @@ WHOLE = "all"
 
 @dataclass(frozen=True)
 class Part:
-    """Which runs of a study are wanted; ``None`` for all.
+    """Which runs of a study are wanted; ``None`` for all."""
 
-    Attributes:
-        methods: Labels of arms, ``Run.method``.
-        data: Names of data, ``Run.data``.
-        seeds: Seeds.
-    """
-
-    methods: Collection[str] | None = None
+    methods: Collection[str] | None = None  # labels of arms
     data: Collection[str] | None = None
     seeds: Collection[int] | None = None
 
     def has(self, run: Run) -> bool:
         """Whether a run is wanted."""
-        return self.has_pair((run.data, run.method)) and _in(run.seed, self.seeds)
+        seed = self.seeds is None or run.seed in self.seeds
+        return seed and self.has_pair((run.data, run.method))
 
     def has_pair(self, pair: Pair) -> bool:
         """Whether data and arm are wanted."""
-        return _in(pair[0], self.data) and _in(pair[1], self.methods)
+        data, method = pair
+        return (self.data is None or data in self.data) and (
+            self.methods is None or method in self.methods
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
     """Trials and runs of a study at a preset.
 
-    Attributes:
-        trials: They come first.
-        runs: With the options that the trials have chosen, or, before those are done, with what
-            the first trial of each arm tries: as many, and about as long.
-        tuned: Whether the runs are those that will be done.
+    Runs have the options that the trials have chosen, or, before those are done, what the first
+    trial of each arm tries: as many, and about as long.
     """
 
-    trials: list[Run]
+    trials: list[Run]  # they come first
     runs: list[Run]
-    tuned: bool
+    tuned: bool  # whether the runs are those that will be done
 
 
 def restricted(study: Study, part: Part) -> Study:
@@ -117,10 +112,7 @@ def plan(study: Study, preset: str, folder: Path) -> Plan:
 def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
     """Raise a ValueError that lists what there is if no run has a wanted name or seed.
 
-    Args:
-        part: What is wanted.
-        runs: All runs of the study.
-        prefix: What comes before a name in messages: dashes if it is an option of a command.
+    The prefix comes before a name in messages: dashes if it is an option of a command.
     """
     for option, wanted, available in (
         ("methods", part.methods, list(dict.fromkeys(run.method for run in runs))),
@@ -148,10 +140,6 @@ def _first(trials: Sequence[Run]) -> dict[Pair, Options]:
         tuned = trial.to_dict()["options"].get("tuned", {})
         options.setdefault((trial.data, trial.method), dict(tuned))
     return options
-
-
-def _in(value: str | int, wanted: Collection[str] | Collection[int] | None) -> bool:
-    return wanted is None or value in wanted
 
 
 def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -235,7 +223,9 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
     few = min(epochs, 2)
     place[EPOCHS] = few
     short = Run(run.study, run.method, run.data, run.seed, options)
-    _warm_up(short, work)
+    if work not in _warm:  # the first run also loads libraries
+        _warm.add(work)
+        _execute(short, work, lambda *_: None)
     half: list[float] = []
     last: list[float] = []
 
@@ -245,8 +235,7 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
         elif step == steps:
             last.append(time.perf_counter())
 
-    with tempfile.TemporaryDirectory() as folder:
-        record = execute(Task(work, short, Path(folder)), note_times)
+    record = _execute(short, work, note_times)
     if record["error"] is not None:
         return Price(None, f"a short run failed: {record['error']['message']}")
     whole, start = float(record["seconds"]), starting(engine)
@@ -261,12 +250,9 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
 _warm: set[str] = set()
 
 
-def _warm_up(run: Run, work: str) -> None:
-    """Do a run once for nothing, so that the first kind is not charged for loading libraries."""
-    if work not in _warm:
-        _warm.add(work)
-        with tempfile.TemporaryDirectory() as folder:
-            execute(Task(work, run, Path(folder)), lambda *_: None)
+def _execute(run: Run, work: str, progress: Report) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return execute(Task(work, run, Path(folder)), progress)
 
 
 def starting(engine: Engine | None = None) -> float:
@@ -290,14 +276,7 @@ def report(
     price: Callable[[Kind], Price],
     workers: int | None,
 ) -> list[str]:
-    """A table of what is left to do and what it will take.
-
-    Args:
-        kinds: Numbers of runs, all and done, by kind.
-        known: Prices that are known.
-        price: Finds the price of another kind.
-        workers: Runs at once; ``None`` if nobody knows.
-    """
+    """As :func:`left_to_do`, with a last line on the sum; ``None`` workers are not known."""
     lines, total, certain = left_to_do(kinds, known, price)
     return [*lines, sum_up(total, workers, certain)]
 
@@ -307,18 +286,20 @@ def left_to_do(
     known: Mapping[Kind, Price],
     price: Callable[[Kind], Price],
 ) -> tuple[list[str], float, bool]:
-    """A line for each kind, all seconds that are known together, and whether all are known."""
+    """A line for each kind, all seconds that are known together, and whether all are known.
+
+    Kinds come with their numbers of runs, all and done; ``price`` finds a price that is not known.
+    """
     lines, total, certain = [], 0.0, True
-    for kind, (count, done) in kinds.items():
-        left = count - done
-        one = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
-        if one.seconds is not None:
-            total += left * one.seconds
+    for (method, data), (count, done) in kinds.items():
+        kind, left, cost = (method, data), count - done, ""
+        run = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
+        if run.seconds is not None:
+            total += left * run.seconds
+            cost = f" at {duration(run.seconds)}"
         elif left:
             certain = False
-        cost = "" if one.seconds is None else f" at {duration(one.seconds)}"
-        method, data = kind
-        lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({one.source})")
+        lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({run.source})")
     return lines, total, certain
 
 

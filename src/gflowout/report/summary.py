@@ -1,4 +1,4 @@
-"""Folders of records as tables: means over seeds of all groups, and repeated runs compared."""
+"""Numbers of any study: means over seeds in tables and plots, and repeated runs compared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import markdown_table
 from gflowout.runs.values import canonical
+from gflowout.studies.framework import sections
+from gflowout.studies.framework.content import (
+    Bars,
+    Better,
+    Block,
+    Cell,
+    Column,
+    Curves,
+    Row,
+    Section,
+    Table,
+)
 from gflowout.studies.framework.statistics import Record, mean_error, numbers
-
-__all__ = ["TIMES", "Group", "Repeat", "difference", "groups", "markdown", "mean_error", "numbers"]
-__all__ += ["repeats", "table"]
 
 SEEDS = ("seed", "data.seed")
 """Options that do not make another group."""
@@ -25,38 +34,45 @@ SHOWN = 8
 """Metrics that an error message names, if there are more."""
 TIMES = "cost"
 """The study whose metrics are times; elsewhere the first part of the names of such metrics."""
+PLOTTED = 4
+"""Metrics that get a plot; all are in the tables."""
+EPOCHS = ("valid/nll", "valid/accuracy")
+"""Metrics of an epoch that get a curve."""
+
+_HIGH = {"accuracy", "auroc", "aupr", "auprc", "f1", "precision", "recall"}
+_LOW = {"nll", "loss", "ece", "brier", "fpr95", "error", "rmse", "mae"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only.
-
-    Attributes:
-        study: Name of the study.
-        data: Name of the data.
-        method: Name of the method.
-        options: Those that differ between groups of this method on these data.
-        seeds: Of its runs.
-        metrics: Values by name, one for each run that has it.
-    """
+    """Runs that differ in their seed only."""
 
     study: str
     data: str
     method: str
-    options: dict[str, Any]
+    options: dict[str, Any]  # those that differ between groups of this method on these data
     seeds: list[int]
-    metrics: dict[str, list[float]]
+    metrics: dict[str, list[float]]  # by name, one value for each run that has it
+
+    @property
+    def settings(self) -> str:
+        """The options as text."""
+        return ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.options.items()
+        )
+
+    @property
+    def title(self) -> str:
+        """Method and options."""
+        return f"{self.method} ({self.settings})" if self.options else self.method
 
 
 def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[Group]:
     """Records of runs that are done, in groups, in the order of their names.
 
-    Args:
-        records: From :func:`gflowout.runs.read`, with status ``"done"``.
-        metrics: Names or patterns of those to take.
-
     Raises:
-        ValueError: If there is none of such a name.
+        ValueError: If no metric has one of the names, or fits one of the patterns.
     """
     runs: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
     for record in records:
@@ -100,11 +116,7 @@ def markdown(rows: Sequence[Group]) -> str:
     names = _names(rows)
     lines = [["study", "data", "method", "options", "seeds", *names]]
     for group in rows:
-        options = ", ".join(
-            f"{name}={f'{value:.4g}' if isinstance(value, float) else value}"
-            for name, value in group.options.items()
-        )
-        head = [group.study, group.data, group.method, options, str(len(group.seeds))]
+        head = [group.study, group.data, group.method, group.settings, str(len(group.seeds))]
         lines.append([*head, *(_cell(group.metrics.get(name, [])) for name in names)])
     for place in (3, 0):  # columns that say nothing
         values = {line[place] for line in lines[1:]}
@@ -155,43 +167,110 @@ def _cell(values: list[float]) -> str:
     return f"{mean:.4f}" if math.isnan(error) else f"{mean:.4f} ± {error:.4f}"
 
 
+# The section of a study that the report does not know
+
+
+def section(records: Sequence[Record], groups: Sequence[Group]) -> Section:
+    """All numbers of a study in tables and plots, from its records and their groups."""
+    data = list(dict.fromkeys(group.data for group in groups))
+    tables = [_table(name, [group for group in groups if group.data == name]) for name in data]
+    return Section(blocks=[*tables, *_bars(groups, data), *_epochs(records, data)], data=data)
+
+
+def better(metric: str) -> Better | None:
+    """Whether high or low values of a metric are good, as far as its name tells.
+
+    Examples:
+        >>> better("snow-3/accuracy"), better("test/nll"), better("seconds")
+        ('high', 'low', None)
+    """
+    last = metric.replace(".", "/").rsplit("/", 1)[-1].lower()
+    words = set(last.replace("_", "-").split("-"))
+    return "low" if words & _LOW else "high" if words & _HIGH else None
+
+
+def _table(data: str, groups: Sequence[Group]) -> Table:
+    metrics = _names(groups)
+    columns = [Column(metric, better(metric), digits=4) for metric in metrics]
+    rows = [
+        Row(group.title, [_mean(group.metrics.get(metric, [])) for metric in metrics])
+        for group in groups
+    ]
+    return Table(data, "method", columns, rows)
+
+
+def _mean(values: Sequence[float]) -> Cell:
+    return Cell(*mean_error(values), len(values)) if values else Cell()
+
+
+def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[Block]:
+    names = filter(better, _names(groups))
+    metrics = sorted(names, key=lambda name: not name.startswith("test"))[:PLOTTED]
+    values = {(group.title, group.data): group.metrics for group in groups}
+    methods = list(dict.fromkeys(method for method, _ in values))
+    if len(methods) < 2:
+        return []
+
+    def cells(method: str, metric: str) -> list[Cell]:
+        return [_mean(values.get((method, name), {}).get(metric, [])) for name in data]
+
+    return [
+        Bars(metric, metric, data, [(method, cells(method, metric)) for method in methods])
+        for metric in metrics
+    ]
+
+
+def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[Block]:
+    """Curves over epochs: the mean over runs of a method that have kept the epoch."""
+    values: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
+    for record in records:
+        for line in record["epochs"]:
+            kept = numbers(line) if isinstance(line, Mapping) else {}
+            if "epoch" not in kept:
+                continue
+            for metric in kept.keys() & EPOCHS:
+                methods = values.setdefault((record["data"], metric), {})
+                points = methods.setdefault(record["method"], {})
+                points.setdefault(kept["epoch"], []).append(kept[metric])
+    curves: list[Block] = []
+    for name in data:
+        for metric in EPOCHS:
+            series = [
+                sections.line(method, sorted(points.items()))
+                for method, points in values.get((name, metric), {}).items()
+                if len(points) > 1
+            ]
+            if series:
+                curves.append(Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
+    return curves
+
+
+# Repeated runs
+
+
 @dataclass(frozen=True)
 class Repeat:
     """Runs of one study on one data set that are in both of two folders.
 
     A run is the same if its id is, which is made of study, method, data, seed and options.
-
-    Attributes:
-        study: Name of the study.
-        data: Name of the data.
-        runs: How many there are.
-        same: How many of them have numbers within the tolerance.
-        largest: Largest difference of a number; infinite if only one of the two has it.
-        metric: Name of that number; empty if there is no difference.
-        run: Id of its run.
-        machines: Whether some of the runs were on two kinds of processor, which may round
-            differently.
     """
 
     study: str
     data: str
-    runs: int
-    same: int
-    largest: float = 0.0
-    metric: str = ""
-    run: str = ""
-    machines: bool = False
+    runs: int  # how many there are
+    same: int  # how many of them have numbers within the tolerance
+    largest: float = 0.0  # difference of a number; infinite if only one of the two has it
+    metric: str = ""  # name of that number; empty if there is no difference
+    run: str = ""  # id of its run
+    machines: bool = False  # whether some were on two kinds of processor, which may round otherwise
 
 
 def repeats(
     first: Iterable[Record], second: Iterable[Record], tolerance: float = 0.0
 ) -> list[Repeat]:
-    """Compare runs that are in both folders; times are left out.
+    """Compare runs that are done in both of two folders, given their records, except for times.
 
-    Args:
-        first: Records of runs that are done, from :func:`gflowout.runs.read`.
-        second: Those of another folder.
-        tolerance: Largest difference of a number that still counts as the same.
+    Numbers that differ by at most the tolerance count as the same.
 
     Examples:
         >>> record = {"id": "a", "study": "s", "data": "d", "metrics": {"nll": 0.5}}
@@ -207,16 +286,16 @@ def repeats(
         other = others.get(record["id"])
         if other is not None and record["study"] != TIMES:
             largest, metric = difference(record["metrics"], other["metrics"])
-            cpus = {(each.get("machine") or {}).get("cpu") for each in (record, other)}
+            cpus = {(run.get("machine") or {}).get("cpu") for run in (record, other)}
             runs = pairs.setdefault((record["study"], record["data"]), [])
             runs.append((largest, metric, record["id"] if metric else "", len(cpus) > 1))
-    made = []
+    compared = []
     for (study, data), runs in sorted(pairs.items()):
         same = sum(run[0] <= tolerance for run in runs)
         worst = max(runs, key=lambda run: run[0])
         moved = any(run[3] for run in runs)
-        made.append(Repeat(study, data, len(runs), same, *worst[:3], moved))
-    return made
+        compared.append(Repeat(study, data, len(runs), same, *worst[:3], moved))
+    return compared
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, str]:
