@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -22,31 +22,23 @@ import jinja2
 
 import gflowout
 from gflowout.core.text import duration
-from gflowout.report.build import Facts, Part, Report
+from gflowout.report.build import Part, Report
 from gflowout.studies.framework import content
 from gflowout.studies.framework.study import ARMS
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
 
-GLOSSARY: dict[str, dict[str, str]] = tomllib.loads(
-    (files("gflowout.report") / "templates" / "glossary.toml").read_text(encoding="utf-8")
-)
+
+def read_toml(name: str) -> dict[str, Any]:
+    """The content of a file in ``templates``."""
+    return tomllib.loads((files(__package__) / "templates" / name).read_text(encoding="utf-8"))
+
+
+GLOSSARY = read_toml("glossary.toml")
 """Methods and measures in a line each, for readers who are new to them."""
-
-LIGHT = (
-    *("#8a8087", "#c89700", "#4899e4", "#008148", "#f14ebf", "#de3210", "#383fcc", "#5d4343"),
-    *("#220c35", "#7a3fae", "#7d1d45", "#8f8a1c", "#16848f", "#b59bd6", "#b7b18a", "#3f5a2a"),
-)
-"""By slot. A slot also has a shape of marker, so that colour is never the only difference. The
-first nine began as those of Okabe and Ito, and were moved apart until they differ for all kinds of
-colour vision (a test says how much); more than these on one page look alike."""
-
-DARK = (
-    *("#a59ea9", "#ffa110", "#74dafd", "#129d68", "#ffb8b9", "#ff5917", "#51a6ff", "#925f31"),
-    *("#fef9e7", "#b98ae8", "#d0608f", "#c9c24a", "#3fb6c2", "#d6c6ef", "#e0dcc0", "#8fb073"),
-)
-
+_COLOURS = read_toml("colours.toml")
+LIGHT, DARK = _COLOURS["light"], _COLOURS["dark"]
 _OWN = {name: slot for slot, arm in enumerate(ARMS.values()) for name in (arm.label, arm.title)}
 """Slots of the arms."""
 
@@ -72,56 +64,69 @@ def page(report: Report, title: str = "") -> str:
     plots: dict[str, Any] = {}
     sections = [_section(part, slots, plots) for part in report.parts]
     papers = any(part.study is not None for part in report.parts)
-    environment = _environment()
-    assert environment.loader is not None
-    scripts = [
-        environment.loader.get_source(environment, name)[0]
-        for name in ("axes.js", "plots.js", "page.js")
-    ]
+    folder = files(__package__) / "templates"
+    scripts = [(folder / name).read_text("utf-8") for name in ("axes.js", "plots.js", "page.js")]
     script = "".join(scripts).strip()
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
-    return environment.get_template("page.html.jinja").render(
-        version=gflowout.__version__,
-        title=title or ("GFlowOut, measured again" if papers else "What came out"),
-        report=report,
-        papers=papers,
-        single=len(report.parts) == 1 and not papers,
-        glossary=_glossary(report, slots),
-        numbers=_numbers(report),
-        verdicts={
-            verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
-            for verdict in get_args(content.Verdict)
-        },
-        sections=sections,
-        facts=report.facts,
-        runs=_runs(report.facts),
-        plots=plots,
-        light=LIGHT,
-        dark=DARK,
-        script=script,
-        digest=digest,
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            version=gflowout.__version__,
+            title=title or ("GFlowOut, measured again" if papers else "What came out"),
+            report=report,
+            papers=papers,
+            single=len(report.parts) == 1 and not papers,
+            glossary=_glossary(report, slots),
+            methods={
+                row.title
+                for table in report.blocks
+                if isinstance(table, content.Table) and table.head.lower() == "method"
+                for row in table.rows
+                if row.source == content.OURS
+            },
+            data={name for part in report.parts for name in part.section.data},
+            verdicts={
+                verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
+                for verdict in get_args(content.Verdict)
+            },
+            sections=sections,
+            facts=report.facts,
+            plots=plots,
+            light=LIGHT,
+            dark=DARK,
+            script=script,
+            digest=digest,
+        )
     )
+
+
+def environment(filters: Mapping[str, Callable[..., Any]], **options: Any) -> jinja2.Environment:
+    """What renders the templates of a format."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("gflowout.report", "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        **options,
+    )
+    made.filters |= filters
+    return made
 
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gflowout.report", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {
+    filters = {
         "anchor": anchor,
         "bars": bars,
         "css_class": lambda text: re.sub(r"[^a-z]+", "-", text.lower()),
+        "duration": duration,
         "in_order": in_order,
     }
-    environment.globals["FOLDED"] = content.FOLDED
-    return environment
+    made = environment(filters, autoescape=True, keep_trailing_newline=True)
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    made.globals["FOLDED"] = content.FOLDED
+    return made
 
 
 # Parts of the page as data for the templates
@@ -193,37 +198,6 @@ def bars(picture: content.Picture, classes: Sequence[str]) -> list[Bar]:
     if len(shown) < len(order):
         rows.append(Bar("others", 1 - sum(shares[index] for index in shown), rest=True))
     return rows
-
-
-def _numbers(report: Report) -> list[tuple[str, str]]:
-    """Key numbers of a report, each with its noun."""
-    facts = report.facts
-    methods = {
-        row.title
-        for table in report.blocks
-        if isinstance(table, content.Table) and table.head.lower() == "method"
-        for row in table.rows
-        if row.source == content.OURS
-    }
-    data = {name for part in report.parts for name in part.section.data}
-    numbers = [
-        (str(len(report.parts)), "study" if len(report.parts) == 1 else "studies"),
-        (str(len(methods)), "methods"),
-        (str(len(data)), "data set" if len(data) == 1 else "data sets"),
-        (f"{facts.runs:,}", f"runs, {facts.trials:,} of them to tune" if facts.trials else "runs"),
-        (duration(facts.seconds), "of computing"),
-    ]
-    return [pair for pair in numbers if pair[0] != "0"]
-
-
-def _runs(facts: Facts) -> str:
-    if not facts.runs:
-        return ""
-    trials = f", {facts.trials} of them to tune" if facts.trials else ""
-    failed = f"; {facts.failed} failed and are left out" if facts.failed else ""
-    threads = " or ".join(map(str, facts.threads))
-    each = f", {threads} thread{'' if threads == '1' else 's'} each" if threads else ""
-    return f"{facts.runs} done{trials}{failed}; {duration(facts.seconds)} of computing{each}"
 
 
 def _glossary(report: Report, slots: Mapping[str, int]) -> list[dict[str, str]]:

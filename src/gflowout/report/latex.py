@@ -7,29 +7,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
+
+import jinja2
 
 from gflowout.report.build import Report
-from gflowout.studies.framework.content import Figure, Table
+from gflowout.report.html import environment, read_toml
+from gflowout.studies.framework.content import Table
 
 WIDE = 6
-"""Tables of more columns are set smaller."""
-
-_SIGNS = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%",
-    "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "[": "{[}",  # or it would be an option of the line break before it
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$", "·": r"$\cdot$", "°": r"$^\circ$", "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$", "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "≠": r"$\neq$",
-    "≈": r"$\approx$", "∞": r"$\infty$", "√": r"$\surd$", "²": r"$^2$", "³": r"$^3$",
-    "\N{MINUS SIGN}": r"$-$", "\N{EN DASH}": "--", "\N{EM DASH}": "---",
-    "\N{RIGHT SINGLE QUOTATION MARK}": "'", "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
-    "\N{NO-BREAK SPACE}": "~",
-}  # fmt: skip
+"""Tables of so many columns of numbers are set smaller."""
+_TABLES = read_toml("latex.toml")
+_SIGNS, _AS_LATIN = _TABLES["signs"], _TABLES["greek"]
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)$")
-_AS_LATIN = {"ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H", "IOTA": "I",
-             "KAPPA": "K", "MU": "M", "NU": "N", "OMICRON": "O", "RHO": "P", "TAU": "T",
-             "CHI": "X"}  # fmt: skip
 
 
 def document(report: Report) -> str:
@@ -46,44 +36,21 @@ def document(report: Report) -> str:
     return "\n\n".join(lines) + "\n"
 
 
+@cache
+def _template() -> jinja2.Template:
+    marks = {  # braces and percent signs are LaTeX's own
+        "block_start_string": "<%", "block_end_string": "%>",
+        "variable_start_string": "<<", "variable_end_string": ">>",
+        "comment_start_string": "<#", "comment_end_string": "#>",
+    }  # fmt: skip
+    return environment({"tex": escape}, **marks).get_template("table.tex.jinja")
+
+
 def table(content: Table, label: str = "") -> str:
     """A table as a float, with a label to refer to it unless that is empty."""
-    wide = len(content.columns) + 1
-    lines: list[str] = []
-    for group in content.groups:
-        if group.heading:
-            head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(group.heading)}}}}} \\"
-            lines += [r"\midrule", head] if lines else [head]
-        for line in group.lines:
-            cells = [escape(line.title), *map(_figure, line.figures)]
-            lines.append(" & ".join(cells) + r" \\")
     stop = "" if content.title.endswith((".", "?", "!")) or not content.title else "."
-    caption = escape(f"{content.title}{stop} {content.full_caption}")
-    heads = [content.head, *(column.heading() for column in content.columns)]
-    return "\n".join(
-        [
-            r"\begin{table}[htbp]",
-            r"\centering",
-            *([r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"] if wide > WIDE else []),
-            rf"\caption{{{caption}}}",
-            *([rf"\label{{{label}}}"] if label else []),
-            r"\begin{adjustbox}{max width=\textwidth}",
-            rf"\begin{{tabular}}{{l{'r' * len(content.columns)}}}",
-            r"\toprule",
-            " & ".join(map(escape, heads)) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{adjustbox}",
-            r"\end{table}",
-        ]
-    )
-
-
-def _figure(figure: Figure) -> str:
-    text = rf"\textbf{{{escape(figure.mean)}}}" if figure.best else escape(figure.mean)
-    return text + (rf" {{\scriptsize$\pm$ {figure.error}}}" if figure.error else "")
+    caption = f"{content.title}{stop} {content.full_caption}"
+    return _template().render(table=content, caption=caption, label=label, WIDE=WIDE)
 
 
 def escape(text: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from functools import cache
+from html import escape
 
 import jinja2
 
 from gflowout.core.text import counted, duration, markdown_table
 from gflowout.report import summary
 from gflowout.report.build import Report
+from gflowout.report.html import environment
 from gflowout.studies.framework.content import OURS, PLOTS, Figure, Table, Text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
@@ -38,21 +39,16 @@ def document(report: Report) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gflowout.report", "templates"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {
-        "counted": counted, "duration": duration, "html": html.escape, "md": _escape, "table": table
+    filters = {
+        "counted": counted, "duration": duration, "html": escape, "md": _escape, "table": table
     }  # fmt: skip
-    environment.tests |= {
+    made = environment(filters)
+    made.tests |= {
         "plot": lambda block: isinstance(block, PLOTS),
         "table": lambda block: isinstance(block, Table),
         "text": lambda block: isinstance(block, Text),
     }
-    return environment.get_template("report.md.jinja")
+    return made.get_template("report.md.jinja")
 
 
 def table(content: Table) -> str:

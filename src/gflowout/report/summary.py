@@ -14,18 +14,7 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import markdown_table
 from gflowout.runs.values import canonical
-from gflowout.studies.framework import sections
-from gflowout.studies.framework.content import (
-    Bars,
-    Better,
-    Block,
-    Cell,
-    Column,
-    Curves,
-    Row,
-    Section,
-    Table,
-)
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.statistics import Record, mean_error, numbers
 
 SEEDS = ("seed", "data.seed")
@@ -170,14 +159,15 @@ def _cell(values: list[float]) -> str:
 # The section of a study that the report does not know
 
 
-def section(records: Sequence[Record], groups: Sequence[Group]) -> Section:
+def section(records: Sequence[Record], groups: Sequence[Group]) -> content.Section:
     """All numbers of a study in tables and plots, from its records and their groups."""
     data = list(dict.fromkeys(group.data for group in groups))
     tables = [_table(name, [group for group in groups if group.data == name]) for name in data]
-    return Section(blocks=[*tables, *_bars(groups, data), *_epochs(records, data)], data=data)
+    plots = [*_bars(groups, data), *_epochs(records, data)]
+    return content.Section(blocks=[*tables, *plots], data=data)
 
 
-def better(metric: str) -> Better | None:
+def better(metric: str) -> content.Better | None:
     """Whether high or low values of a metric are good, as far as its name tells.
 
     Examples:
@@ -189,21 +179,21 @@ def better(metric: str) -> Better | None:
     return "low" if words & _LOW else "high" if words & _HIGH else None
 
 
-def _table(data: str, groups: Sequence[Group]) -> Table:
+def _table(data: str, groups: Sequence[Group]) -> content.Table:
     metrics = _names(groups)
-    columns = [Column(metric, better(metric), digits=4) for metric in metrics]
+    columns = [content.Column(metric, better(metric), digits=4) for metric in metrics]
     rows = [
-        Row(group.title, [_mean(group.metrics.get(metric, [])) for metric in metrics])
+        content.Row(group.title, [_mean(group.metrics.get(metric, [])) for metric in metrics])
         for group in groups
     ]
-    return Table(data, "method", columns, rows)
+    return content.Table(data, "method", columns, rows)
 
 
-def _mean(values: Sequence[float]) -> Cell:
-    return Cell(*mean_error(values), len(values)) if values else Cell()
+def _mean(values: Sequence[float]) -> content.Cell:
+    return content.Cell(*mean_error(values), len(values)) if values else content.Cell()
 
 
-def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[Block]:
+def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[content.Block]:
     names = filter(better, _names(groups))
     metrics = sorted(names, key=lambda name: not name.startswith("test"))[:PLOTTED]
     values = {(group.title, group.data): group.metrics for group in groups}
@@ -211,16 +201,16 @@ def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[Block]:
     if len(methods) < 2:
         return []
 
-    def cells(method: str, metric: str) -> list[Cell]:
+    def cells(method: str, metric: str) -> list[content.Cell]:
         return [_mean(values.get((method, name), {}).get(metric, [])) for name in data]
 
     return [
-        Bars(metric, metric, data, [(method, cells(method, metric)) for method in methods])
+        content.Bars(metric, metric, data, [(method, cells(method, metric)) for method in methods])
         for metric in metrics
     ]
 
 
-def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[Block]:
+def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[content.Block]:
     """Curves over epochs: the mean over runs of a method that have kept the epoch."""
     values: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
     for record in records:
@@ -232,7 +222,7 @@ def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[Block]:
                 methods = values.setdefault((record["data"], metric), {})
                 points = methods.setdefault(record["method"], {})
                 points.setdefault(kept["epoch"], []).append(kept[metric])
-    curves: list[Block] = []
+    curves: list[content.Block] = []
     for name in data:
         for metric in EPOCHS:
             series = [
@@ -241,7 +231,7 @@ def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[Block]:
                 if len(points) > 1
             ]
             if series:
-                curves.append(Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
+                curves.append(content.Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
     return curves
 
 
@@ -307,26 +297,22 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[flo
         >>> difference({"nll": 0.5, "cost/train": 3.0}, {"nll": 0.5, "cost/train": 4.0})
         (0.0, '')
     """
-    ours, theirs = numbers(_curves(first)), numbers(_curves(second))
-    largest, where = 0.0, ""
+    ours, theirs = numbers(_by_name(first)), numbers(_by_name(second))
+    largest, metric = 0.0, ""
     for name in dict.fromkeys((*ours, *theirs)):
-        gap = _gap(ours.get(name), theirs.get(name))
+        a, b = ours.get(name, math.nan), theirs.get(name, math.nan)
+        both_nan = name in ours and name in theirs and math.isnan(a) and math.isnan(b)
+        gap = 0.0 if a == b or both_nan else abs(a - b)
+        gap = math.inf if math.isnan(gap) else gap  # only one of the two is a number
         if gap > largest and not name.startswith(f"{TIMES}/"):
-            largest, where = gap, name
-    return largest, where
+            largest, metric = gap, name
+    return largest, metric
 
 
-def _curves(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(value: Any) -> Any:
     """Metrics with lists as mappings, so that points of curves are numbers, too."""
-    nested = {}
-    for name, value in metrics.items():
-        if isinstance(value, list):
-            value = {str(place): point for place, point in enumerate(value)}
-        nested[name] = _curves(value) if isinstance(value, Mapping) else value
-    return nested
-
-
-def _gap(ours: float | None, theirs: float | None) -> float:
-    if ours is None or theirs is None or math.isnan(ours) != math.isnan(theirs):
-        return math.inf
-    return 0.0 if ours == theirs or math.isnan(ours) else abs(ours - theirs)
+    if isinstance(value, list):
+        value = {str(place): point for place, point in enumerate(value)}
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _by_name(part) for name, part in value.items()}
