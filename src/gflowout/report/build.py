@@ -17,9 +17,7 @@ from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
 from gflowout.studies.framework.content import Block, Claim, Section
 from gflowout.studies.framework.plan import presets_of
-from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
-
-Record = Mapping[str, Any]
+from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Record, Study, get
 
 
 class NothingDoneError(ValueError):
@@ -197,10 +195,8 @@ def machine(description: Mapping[str, Any]) -> str:
 def _is_ours(record: Record) -> bool:
     """Whether a record is of one of the paper's studies, not of a user's with the same name."""
     name = record["study"]
-    if name not in STUDIES:
-        return False
     module = f"gflowout.studies.{name.replace('-', '_')}"
-    if importlib.util.find_spec(module) is None:
+    if name not in STUDIES or importlib.util.find_spec(module) is None:
         return False
     try:
         return bool(current_name(record["work"]) == get(name).work)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import jinja2
 
@@ -43,23 +43,8 @@ _OWN = {name: slot for slot, arm in enumerate(ARMS.values()) for name in (arm.la
 """Slots of the arms."""
 
 
-class Bar(NamedTuple):
-    """A class of a picture: its probability, and the ends of the whisker if there is one."""
-
-    name: str
-    share: float
-    whisker: tuple[float, float] | None = None
-    true: bool = False
-    rest: bool = False
-
-
 def page(report: Report, title: str = "") -> str:
-    """The text of the page.
-
-    Args:
-        report: From :func:`gflowout.report.build.build`.
-        title: Heading; default: one that fits the studies.
-    """
+    """The text of the page; its title is by default one that fits the studies."""
     slots = slots_of(name for part in report.parts for name in drawn_names(part.section))
     plots: dict[str, Any] = {}
     sections = [_section(part, slots, plots) for part in report.parts]
@@ -68,50 +53,45 @@ def page(report: Report, title: str = "") -> str:
     scripts = [(folder / name).read_text("utf-8") for name in ("axes.js", "plots.js", "page.js")]
     script = "".join(scripts).strip()
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            version=gflowout.__version__,
-            title=title or ("GFlowOut, measured again" if papers else "What came out"),
-            report=report,
-            papers=papers,
-            single=len(report.parts) == 1 and not papers,
-            glossary=_glossary(report, slots),
-            methods={
-                row.title
-                for table in report.blocks
-                if isinstance(table, content.Table) and table.head.lower() == "method"
-                for row in table.rows
-                if row.source == content.OURS
-            },
-            data={name for part in report.parts for name in part.section.data},
-            verdicts={
-                verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
-                for verdict in get_args(content.Verdict)
-            },
-            sections=sections,
-            facts=report.facts,
-            plots=plots,
-            light=LIGHT,
-            dark=DARK,
-            script=script,
-            digest=digest,
-        )
+    tables = [block for block in report.blocks if isinstance(block, content.Table)]
+    template = _environment().get_template("page.html.jinja")
+    return template.render(
+        version=gflowout.__version__,
+        title=title or ("GFlowOut, measured again" if papers else "What came out"),
+        report=report,
+        facts=report.facts,
+        papers=papers,
+        single=len(report.parts) == 1 and not papers,
+        glossary=_glossary(report, tables, slots),
+        methods={
+            row.title
+            for table in tables
+            for row in table.rows
+            if table.head.lower() == "method" and row.source == content.OURS
+        },
+        data={name for part in report.parts for name in part.section.data},
+        verdicts={
+            verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
+            for verdict in get_args(content.Verdict)
+        },
+        sections=sections,
+        plots=plots,
+        script=script,
+        digest=digest,
     )
 
 
 def environment(filters: Mapping[str, Callable[..., Any]], **options: Any) -> jinja2.Environment:
     """What renders the templates of a format."""
-    made = jinja2.Environment(
+    result = jinja2.Environment(
         loader=jinja2.PackageLoader("gflowout.report", "templates"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         **options,
     )
-    made.filters |= filters
-    return made
+    result.filters |= filters
+    return result
 
 
 @cache
@@ -123,10 +103,10 @@ def _environment() -> jinja2.Environment:
         "duration": duration,
         "in_order": in_order,
     }
-    made = environment(filters, autoescape=True, keep_trailing_newline=True)
-    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    made.globals["FOLDED"] = content.FOLDED
-    return made
+    html = environment(filters, autoescape=True, keep_trailing_newline=True)
+    html.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    html.globals |= {"FOLDED": content.FOLDED, "light": LIGHT, "dark": DARK}
+    return html
 
 
 # Parts of the page as data for the templates
@@ -134,7 +114,6 @@ def _environment() -> jinja2.Environment:
 
 def _section(part: Part, slots: Mapping[str, int], plots: dict[str, Any]) -> dict[str, Any]:
     """A study with its blocks in rows; the data of its plots are added to ``plots``."""
-    names = sorted(drawn_names(part.section), key=lambda name: slots[name])
     sources = {
         series.source
         for block in part.section.blocks
@@ -156,7 +135,8 @@ def _section(part: Part, slots: Mapping[str, int], plots: dict[str, Any]) -> dic
             figures.append({"key": key, "block": block, "chips": list(own.items())})
         if figures:
             rows.append({"kind": "plots", "figures": figures})
-    chips = [(name, slots[name]) for name in names]
+    chips = [(name, slots[name]) for name in drawn_names(part.section)]
+    chips.sort(key=lambda chip: chip[1])
     return {"part": part, "chips": chips, "paper": content.PAPER in sources, "rows": rows}
 
 
@@ -178,8 +158,11 @@ def in_order(block: content.Pictures) -> list[content.Picture]:
     return sorted(block.pictures, key=lambda picture: picture.uncertainty or 0.0)
 
 
-def bars(picture: content.Picture, classes: Sequence[str]) -> list[Bar]:
-    """The most probable classes and the true one; the last bar is the sum of all others."""
+def bars(picture: content.Picture, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """The most probable classes and the true one; the last bar is the sum of all others.
+
+    A bar has a share, and the ends of a whisker if the spread is known.
+    """
     title = picture.title.strip().lower()
     names = [str(name) for name in classes]
     truth = [i for i, name in enumerate(names) if title in (name.lower(), f"true: {name.lower()}")]
@@ -194,15 +177,18 @@ def bars(picture: content.Picture, classes: Sequence[str]) -> list[Bar]:
         spread = picture.spread[index] if index < len(picture.spread) else 0.0
         whisker = (max(0.0, share - spread), min(1.0, share + spread)) if spread > 0 else None
         name = names[index] if index < len(names) else str(index)
-        rows.append(Bar(name, share, whisker, true=index in truth[:1]))
+        true = index in truth[:1]
+        rows.append({"name": name, "share": share, "whisker": whisker, "true": true})
     if len(shown) < len(order):
-        rows.append(Bar("others", 1 - sum(shares[index] for index in shown), rest=True))
+        rest = 1 - sum(shares[index] for index in shown)
+        rows.append({"name": "others", "share": rest, "true": False, "rest": True})
     return rows
 
 
-def _glossary(report: Report, slots: Mapping[str, int]) -> list[dict[str, str]]:
+def _glossary(
+    report: Report, tables: Sequence[content.Table], slots: Mapping[str, int]
+) -> list[dict[str, str]]:
     """Methods and measures of the page in a line each."""
-    tables = [block for block in report.blocks if isinstance(block, content.Table)]
     names = [*slots, *(row.title for table in tables for row in table.rows)]
     texts = [column.title for table in tables for column in table.columns]
     texts += [block.y for block in report.blocks if isinstance(block, content.PLOTS)]

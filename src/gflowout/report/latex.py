@@ -17,9 +17,7 @@ from gflowout.studies.framework.content import Table
 
 WIDE = 6
 """Tables of so many columns of numbers are set smaller."""
-_TABLES = read_toml("latex.toml")
-_SIGNS, _AS_LATIN = _TABLES["signs"], _TABLES["greek"]
-_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)$")
+_SIGNS = str.maketrans(read_toml("latex.toml"))
 
 
 def document(report: Report) -> str:
@@ -63,23 +61,10 @@ def escape(text: str) -> str:
         >>> print(escape("50 % of a_b, GFlowOut, β = 0"))
         50 \% of a\_b, GFlowOut, $\beta$ = 0
     """
-    return "".join(_sign(sign) for sign in _one_line(text))
-
-
-def _sign(sign: str) -> str:
-    if sign in _SIGNS:
-        return _SIGNS[sign]
-    if sign.isascii():
-        return sign
-    name = unicodedata.name(sign, "")
-    greek = _GREEK.match(name)
-    if greek:
-        size, letter = greek.groups()
-        letter = {"LAMDA": "LAMBDA"}.get(letter, letter)
-        if size == "CAPITAL":
-            return _AS_LATIN.get(letter) or rf"$\{letter.title()}$"
-        return "o" if letter == "OMICRON" else rf"$\{letter.lower()}$"
-    return sign if name.startswith("LATIN ") else "?"
+    return "".join(
+        sign if sign.isascii() or unicodedata.name(sign, "").startswith("LATIN ") else "?"
+        for sign in _one_line(text).translate(_SIGNS)
+    )
 
 
 def _one_line(text: str) -> str:

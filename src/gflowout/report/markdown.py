@@ -23,32 +23,22 @@ def document(report: Report) -> str:
     """The text of the document; only a table where all studies are the user's own."""
     if all(part.study is None for part in report.parts) and report.groups:
         return summary.markdown(report.groups) + "\n"
-    facts = report.facts
-    origin = {
-        "Data": "; ".join(_by_name(facts.data)),
-        "Seeds": ", ".join(map(str, facts.seeds)),
-        "Versions": facts.packages,
-        "Code": "; ".join(facts.commits),
-        "Machine": "; ".join(facts.machines),
-        "Failed and left out": f"{facts.failed} of the runs" if facts.failed else "",
-    }
-    origin = {name: text for name, text in origin.items() if text}
-    text = _template().render(report=report, facts=facts, origin=origin)
-    return text.rstrip() + "\n"
+    return _template().render(report=report, facts=report.facts).rstrip() + "\n"
 
 
 @cache
 def _template() -> jinja2.Template:
     filters = {
-        "counted": counted, "duration": duration, "html": escape, "md": _escape, "table": table
+        "by_name": _by_name, "counted": counted, "duration": duration, "html": escape,
+        "md": _escape, "table": table,
     }  # fmt: skip
-    made = environment(filters)
-    made.tests |= {
+    markdown = environment(filters)
+    markdown.tests |= {
         "plot": lambda block: isinstance(block, PLOTS),
         "table": lambda block: isinstance(block, Table),
         "text": lambda block: isinstance(block, Text),
     }
-    return made.get_template("report.md.jinja")
+    return markdown.get_template("report.md.jinja")
 
 
 def table(content: Table) -> str:

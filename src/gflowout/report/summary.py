@@ -67,7 +67,7 @@ def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[G
     for record in records:
         parts = runs.setdefault((record["study"], record["data"], record["method"]), {})
         parts.setdefault(canonical(_options(record)), []).append(record)
-    made, available = list[Group](), dict[str, None]()
+    all_groups, available = list[Group](), dict[str, None]()
     for (study, data, method), parts in sorted(runs.items()):
         choices = [_options(part[0]) for part in parts.values()]
         names = sorted({name for options in choices for name in options})
@@ -86,7 +86,7 @@ def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[G
                         values.setdefault(name, []).append(value)
             chosen = {name: options[name] for name in differ if name in options}
             seeds = [record["seed"] for record in part]
-            made.append(Group(study, data, method, chosen, seeds, values))
+            all_groups.append(Group(study, data, method, chosen, seeds, values))
     for pattern in metrics:
         if not any(fnmatchcase(name, pattern) for name in available):
             listed = ", ".join(available)
@@ -97,7 +97,7 @@ def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[G
                 f"metric must be one of {listed}, got {pattern!r}"
                 f"{checks.suggest(pattern, available)}"
             )
-    return made
+    return all_groups
 
 
 def markdown(rows: Sequence[Group]) -> str:
@@ -212,23 +212,22 @@ def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[content.Block]:
 
 def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[content.Block]:
     """Curves over epochs: the mean over runs of a method that have kept the epoch."""
-    values: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
+    values: dict[tuple[str, str, str], dict[float, list[float]]] = {}
     for record in records:
         for line in record["epochs"]:
             kept = numbers(line) if isinstance(line, Mapping) else {}
             if "epoch" not in kept:
                 continue
             for metric in kept.keys() & EPOCHS:
-                methods = values.setdefault((record["data"], metric), {})
-                points = methods.setdefault(record["method"], {})
+                points = values.setdefault((record["data"], metric, record["method"]), {})
                 points.setdefault(kept["epoch"], []).append(kept[metric])
     curves: list[content.Block] = []
     for name in data:
         for metric in EPOCHS:
             series = [
                 sections.line(method, sorted(points.items()))
-                for method, points in values.get((name, metric), {}).items()
-                if len(points) > 1
+                for (*place, method), points in values.items()
+                if place == [name, metric] and len(points) > 1
             ]
             if series:
                 curves.append(content.Curves(f"{name}: {metric} by epoch", "epoch", metric, series))

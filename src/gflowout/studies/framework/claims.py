@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import resources
+from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
@@ -24,12 +23,7 @@ VERDICTS: Mapping[bool, Mapping[Outcome, Verdict]] = {
     True: {True: "holds", False: "does not hold", None: "open"},
 }
 """Of the paper's claims, and of our own."""
-
-
-@functools.cache
-def _content() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+_CLAIMS: dict[str, Any] = tomllib.loads((files(__package__) / "claims.toml").read_text("utf-8"))
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -40,14 +34,13 @@ def entry(name: str) -> dict[str, Any]:
         'holds_up'
     """
     study, _, claim = name.partition(".")
-    texts: dict[str, Any] = _content()[study][claim]
+    texts: dict[str, Any] = _CLAIMS[study][claim]
     return {**entry(texts["like"]), **texts} if "like" in texts else texts
 
 
 def paper(study: str) -> dict[str, Any]:
     """The paper's numbers of a study."""
-    numbers: dict[str, Any] = _content()["paper"][study]
-    return numbers
+    return dict(_CLAIMS["paper"][study])
 
 
 def template(name: str, outcome: Outcome, key: str = "", **values: Any) -> Claim:
@@ -124,7 +117,7 @@ def by_margins(
         >>> far = paired([0.60, 0.61, 0.62], [0.50, 0.52, 0.51], "high")
         >>> level = paired([0.50, 0.51, 0.50], [0.51, 0.50, 0.50], "high")
         >>> noisy = paired([0.50, 0.70, 0.40], [0.51, 0.50, 0.50], "high")
-        >>> [by_margins({"F1": one}, {"F1": 0.05}, superior)[0] for one in (far, level, noisy)]
+        >>> [by_margins({"F1": f1}, {"F1": 0.05}, superior)[0] for f1 in (far, level, noisy)]
         [True, False, None]
         >>> close = paired([0.500, 0.501, 0.500], [0.500, 0.500, 0.500], "high")
         >>> by_margins({"accuracy": close}, {"accuracy": 0.0}, matches)[0]
@@ -157,7 +150,7 @@ def superior(comparison: Comparison, margin: float) -> Outcome:
 
 def matches(comparison: Comparison, margin: float) -> Outcome:
     """At least as good, whatever the paper's margin."""
-    return TESTS["holds_up"](*comparison.interval, margin)
+    return tested("holds_up", *comparison.interval, margin)
 
 
 def every(outcomes: Iterable[Outcome]) -> Outcome:
@@ -177,7 +170,7 @@ def outcome(
     others: Iterable[str],
     margins: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """Whether a test, one of :data:`TESTS`, succeeds against every one of some arms.
+    """Whether a test of :func:`tested` succeeds against every one of some arms.
 
     ``None`` if an arm cannot be compared, or the intervals are too wide to tell. Margins are the
     differences that the paper reports by arm, :data:`SLACK` where it says nothing.
@@ -190,35 +183,25 @@ def outcome(
     """
     usable = {label: pair for label, pair in comparisons.items() if not _problem(pair)}
     return every(
-        TESTS[test](*usable[label].interval, (margins or {}).get(label, SLACK))
+        tested(test, *usable[label].interval, (margins or {}).get(label, SLACK))
         if label in usable
         else None
         for label in others
     )
 
 
-def _beats(low: float, high: float, margin: float) -> Outcome:
-    return True if low > 0 else False if high < margin else None
-
-
-def _loses(low: float, high: float, margin: float) -> Outcome:
-    return _beats(-high, -low, abs(margin))  # the paper has ours behind
-
-
-def _holds_up(low: float, high: float, margin: float) -> Outcome:
-    return True if low > -SLACK else False if high < 0 else None
-
-
-def _level(low: float, high: float, margin: float) -> Outcome:
+def tested(test: str, low: float, high: float, margin: float) -> Outcome:
+    """What the ends of an interval, above 0 where ours is better, and the paper's margin tell."""
+    if test == "loses":  # the paper has ours behind
+        return tested("beats", -high, -low, abs(margin))
+    if test == "beats":
+        return True if low > 0 else False if high < margin else None
+    if test == "holds_up":
+        return True if low > -SLACK else False if high < 0 else None
+    assert test == "level"
     if low > SLACK or high < -SLACK:
         return False
     return True if low > -SLACK and high < SLACK else None
-
-
-TESTS: Mapping[str, Callable[[float, float, float], Outcome]] = {
-    "beats": _beats, "loses": _loses, "holds_up": _holds_up, "level": _level,
-}  # fmt: skip
-"""What the ends of an interval, above 0 where ours is better, and the paper's margin tell."""
 
 
 def _problem(comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,11 +136,8 @@ def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
 
 def _first(trials: Sequence[Run]) -> dict[Pair, Options]:
     """By data and arm what the first trial tries."""
-    options: dict[Pair, Options] = {}
-    for trial in trials:
-        tuned = trial.to_dict()["options"].get("tuned", {})
-        options.setdefault((trial.data, trial.method), dict(tuned))
-    return options
+    first = {(trial.data, trial.method): trial for trial in reversed(trials)}
+    return {pair: trial.to_dict()["options"].get("tuned", {}) for pair, trial in first.items()}
 
 
 def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -226,14 +224,11 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
     if work not in _warm:  # the first run also loads libraries
         _warm.add(work)
         _execute(short, work, lambda *_: None)
-    half: list[float] = []
-    last: list[float] = []
+    half, last = list[float](), list[float]()
 
     def note_times(step: int, steps: int, message: str) -> None:
-        if 2 * step == steps:
-            half.append(time.perf_counter())
-        elif step == steps:
-            last.append(time.perf_counter())
+        if step in (steps, steps / 2):
+            (last if step == steps else half).append(time.perf_counter())
 
     record = _execute(short, work, note_times)
     if record["error"] is not None:
@@ -242,8 +237,8 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
     if few == epochs:
         return Price(start + whole, "measured once")
     if half and last:
-        whole += (epochs - few) * (last[0] - half[0])
-        return Price(start + whole, f"from {few} epochs, measured")
+        rest = (epochs - few) * (last[0] - half[0])
+        return Price(start + whole + rest, f"from {few} epochs, measured")
     return Price(start + whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
 
 
@@ -313,19 +308,13 @@ def sum_up(total: float, workers: int | None, certain: bool = True) -> str:
 
 
 def tally(
-    runs: Iterable[Run], finished: set[str], sort: Sort = by_method
+    runs: Sequence[Run], finished: set[str], sort: Sort = by_method
 ) -> dict[Kind, tuple[int, int]]:
     """Numbers of runs, all and done, by kind."""
-    counts: dict[Kind, tuple[int, int]] = {}
-    for run in runs:
-        count, done = counts.get(sort(run), (0, 0))
-        counts[sort(run)] = (count + 1, done + (run.id in finished))
-    return counts
+    done = Counter(sort(run) for run in runs if run.id in finished)
+    return {kind: (count, done[kind]) for kind, count in Counter(map(sort, runs)).items()}
 
 
-def first(runs: Iterable[Run], sort: Sort = by_method) -> Callable[[Kind], Run]:
+def first(runs: Sequence[Run]) -> Callable[[Kind], Run]:
     """Finds the first run of a kind."""
-    by_kind: dict[Any, Run] = {}
-    for run in runs:
-        by_kind.setdefault(sort(run), run)
-    return by_kind.__getitem__
+    return {by_method(run): run for run in reversed(runs)}.__getitem__

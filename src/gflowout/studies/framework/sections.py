@@ -96,11 +96,10 @@ def paper_rows(
     numbers: Mapping[str, Sequence[float | Cell | None]], titles: Mapping[str, str] = TITLES
 ) -> list[Row]:
     """The paper's rows; ``None`` where it has no number."""
-
-    def shown(value: float | Cell | None) -> Cell:
-        return value if isinstance(value, Cell) else Cell(value, text=NONE if value is None else "")
-
-    return [Row(titles[arm], [*map(shown, values)], PAPER) for arm, values in numbers.items()]
+    return [
+        Row(titles[arm], [v if isinstance(v, Cell) else Cell(v) for v in values], PAPER)
+        for arm, values in numbers.items()
+    ]
 
 
 def share(title: str, better: Better = "high", digits: int = 2) -> Column:
@@ -185,8 +184,8 @@ def against_others(
         comparisons = compare_all(records, data, metric, better, ours, titles)
         findings += overview(comparisons, what, titles, titles[ours])
         details += [
-            sentence(one, titles[ours], titles[label], what, percent=percent)
-            for label, one in comparisons.items()
+            sentence(comparison, titles[ours], titles[label], what, percent=percent)
+            for label, comparison in comparisons.items()
         ]
     return findings, details
 
@@ -207,8 +206,8 @@ def overview(
         ['Accuracy: GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).']
     """
     names: dict[str, list[str]] = {}
-    for label, one in comparisons.items():
-        names.setdefault(one.firm, []).append(titles.get(label, label))
+    for label, comparison in comparisons.items():
+        names.setdefault(comparison.firm, []).append(titles.get(label, label))
     if len(names) == 1 and len(comparisons) > MANY:
         names = {verdict: ["any other method"] for verdict in names}
     elif len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:

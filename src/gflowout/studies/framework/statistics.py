@@ -191,15 +191,15 @@ def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
         >>> corrected["far"].adjusted == 2 * far.p, corrected["near"].adjusted == near.p
         (True, True)
     """
-    p = {name: one.p for name, one in comparisons.items() if not math.isnan(one.p)}
+    p = {name: test.p for name, test in comparisons.items() if not math.isnan(test.p)}
     adjusted, before = dict[str, float](), 0.0
     for place, name in enumerate(sorted(p, key=p.__getitem__)):
         before = max(before, min(1.0, (len(p) - place) * p[name]))
         adjusted[name] = before
     together = max(1, len(p))
     return {
-        name: dataclasses.replace(one, adjusted=adjusted.get(name, math.nan), together=together)
-        for name, one in comparisons.items()
+        name: dataclasses.replace(test, adjusted=adjusted.get(name, math.nan), together=together)
+        for name, test in comparisons.items()
     }
 
 
@@ -262,5 +262,5 @@ def sentence(
 
 def seeds_of(comparisons: Iterable[Comparison]) -> str:
     """How many paired seeds comparisons have: one number, or from the least to the most."""
-    counts = sorted({one.seeds for one in comparisons})
+    counts = sorted({comparison.seeds for comparison in comparisons})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -109,14 +109,11 @@ def run(
     *,
     data_dir: str | Path | None = None,
     engine: str | Engine = "pool",
-    retries: int = 1,
-    time_limit: float | None = None,
-    memory_limit: float | None = None,
-    progress: bool = True,
+    **options: Any,
 ) -> Summary:
     """As :func:`do_study`, with the options of :func:`gflowout.runs.run_study` by keyword."""
-    options = RunOptions(as_engine(engine), retries, time_limit, memory_limit, progress)
-    return do_study(study, preset, Path(folder), options, data_dir)
+    how = RunOptions(as_engine(engine), **options)
+    return do_study(study, preset, Path(folder), how, data_dir)
 
 
 def do_study(
