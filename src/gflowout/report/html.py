@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -81,7 +81,7 @@ def page(report: Report, title: str = "") -> str:
     )
 
 
-def environment(filters: Mapping[str, Callable[..., Any]], **options: Any) -> jinja2.Environment:
+def environment(filters: Mapping[str, Any], **options: Any) -> jinja2.Environment:
     """What renders the templates of a format."""
     result = jinja2.Environment(
         loader=jinja2.PackageLoader("gflowout.report", "templates"),

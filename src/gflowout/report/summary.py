@@ -128,8 +128,7 @@ def table(rows: Sequence[Group]) -> str:
         row.append(" ".join(map(str, group.seeds)))
         for name in names:
             values = group.metrics.get(name, [])
-            pair = mean_error(values) if values else (math.nan, math.nan)
-            row += ["" if math.isnan(value) else repr(value) for value in pair]
+            row += ["" if math.isnan(value) else repr(value) for value in mean_error(values)]
             row.append(len(values))
         writer.writerow(row)
     return stream.getvalue()

@@ -67,7 +67,7 @@ def cell(values: Collection[float]) -> Cell:
         >>> cell([])
         Cell(mean=None, error=None, runs=0, text='-', interval=None)
     """
-    mean, error = mean_error([*values]) if values else (math.nan, math.nan)
+    mean, error = mean_error([*values])
     if math.isnan(mean):
         return Cell(text=NONE)
     return Cell(mean, None if math.isnan(error) else error, len(values))

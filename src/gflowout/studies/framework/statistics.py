@@ -46,16 +46,16 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and standard error of the mean; NaN for one value.
+    """Mean, and standard error of the mean; NaN where there are too few values.
 
     Examples:
         >>> mean_error([1.0, 3.0])
         (2.0, 1.0)
     """
-    mean = statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
-    if len(values) < 2 or math.isnan(mean):
-        return mean, math.nan
-    return mean, statistics.stdev(values) / math.sqrt(len(values))
+    if not values or not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
 
 
 def by_seed(records: Iterable[Record], data: str, arm: str, metric: Metric) -> dict[int, float]:
