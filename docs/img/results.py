@@ -16,8 +16,8 @@ import matplotlib.pyplot as plt
 
 from gflowout.runs import read
 from gflowout.studies import clinical, robustness, vqa
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.statistics import by_seed, mean_error, paired
+from gflowout.studies.framework.study import ARMS
 
 ROOT = Path(__file__).parents[2]
 INK, PAPER = "#1b1b1b", "#fcfcfa"

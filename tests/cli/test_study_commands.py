@@ -21,8 +21,9 @@ from gflowout.app import config as configs
 from gflowout.app import yamls
 from gflowout.app.config import ConfigError
 from gflowout.cli import commands
+from gflowout.report import summary
 from gflowout.runs import Run, locks, read
-from gflowout.studies.framework import files, summary
+from gflowout.studies.framework import files
 from gflowout.studies.framework import plan as planning
 from gflowout.tuning import read_space
 
@@ -90,12 +91,15 @@ def test_a_study_of_the_base_alone(tmp_path):
     [
         ("method: [mc]", "s.yaml: method: there is no such key; .*; did you mean 'methods'?"),
         ("base: no.yaml", "no.yaml: cannot be read"),
-        ("base: 3", "base must be the path of a configuration or sections, got 3"),
+        ("base: 3", "base must be the path of a configuration or options by key, got 3"),
         ("- 1", "s.yaml: must hold keys with values"),
         ("a: [", "s.yaml: not YAML"),
         ("base: {data: mnist}\nmethods: []", "methods must be a list of names"),
         ("base: {data: mnist}\nmethods: [mcc]", "mcc: .*got 'mcc'; did you mean 'mc'?"),
-        ("base: {data: mnist}\nmethods: {mc: 3}", "mc must have a configuration file or options"),
+        (
+            "base: {data: mnist}\nmethods: {mc: 3}",
+            "mc must have a configuration file or options by",
+        ),
         ("base: {data: mnis}", "data.source must be one of .*did you mean 'mnist'?"),
         ("base: {data: mnist}\nseeds: 0", "seeds must be how many, or a list of integers"),
         ("base: {data: mnist}\nseeds: [a]", "seeds must be how many, or a list of integers"),

@@ -15,10 +15,9 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from gflowout.cli import commands
-from gflowout.report import build, generic, html, latex, markdown, plots, tables
+from gflowout.report import build, html, latex, markdown, summary
 from gflowout.runs import Run, records
-from gflowout.studies.framework import plan, summary
-from gflowout.studies.framework.arms import ARMS
+from gflowout.studies.framework import plan
 from gflowout.studies.framework.content import (
     Cell,
     Column,
@@ -30,7 +29,7 @@ from gflowout.studies.framework.content import (
     Table,
     Text,
 )
-from gflowout.studies.framework.study import PRESETS, STUDIES, get
+from gflowout.studies.framework.study import ARMS, PRESETS, STUDIES, get
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NASTY = "a & b | _c_ *d* $e$ 5 % #1 ~ ^ \\x{y}"
@@ -92,7 +91,7 @@ def test_best_is_marked_for_each_column_and_source():
             Row("b", cells(0.99, 0.7, 1.0), "paper"),
         ],
     )
-    assert tables.best(table) == {(1, 0), (2, 1), (4, 0), (3, 1)}
+    assert table.best == {(1, 0), (2, 1), (4, 0), (3, 1)}
 
 
 def test_figures_that_look_the_same_share_the_mark_and_one_alone_has_none():
@@ -100,30 +99,28 @@ def test_figures_that_look_the_same_share_the_mark_and_one_alone_has_none():
     table = Table(
         "", "", [column], [Row(n, cells(v)) for n, v in (("a", 0.51), ("b", 0.49), ("c", 2))]
     )
-    assert tables.best(table) == {(0, 0), (1, 0)}
-    assert tables.best(Table("", "", [column], table.rows[:1])) == set()
-    assert tables.best(Table("", "", [column], table.rows[:2])) == set()
+    assert table.best == {(0, 0), (1, 0)}
+    assert Table("", "", [column], table.rows[:1]).best == set()
+    assert Table("", "", [column], table.rows[:2]).best == set()
 
 
 def test_negative_zero_is_zero():
-    assert tables.figure(Cell(-0.0001), Column("x", digits=2)) == ("0.00", "")
-    assert tables.figure(Cell(-0.01), Column("x", digits=2)) == ("-0.01", "")
+    assert Column("x", digits=2).shown(Cell(-0.0001)) == ("0.00", "")
+    assert Column("x", digits=2).shown(Cell(-0.01)) == ("-0.01", "")
 
 
 def test_the_paper_is_last():
     rows = [Row("a", [], "paper"), Row("b", []), Row("c", [], "other")]
     groups = [
         (group.source, [line.position for line in group.lines])
-        for group in tables.groups(Table("", "", [], rows))
+        for group in Table("", "", [], rows).groups
     ]
     assert groups == [("ours", [1]), ("other", [2]), ("paper", [0])]
 
 
 def test_notes_tell_how_many_runs():
     def noted(*runs, error=0.1):
-        return tables.note(
-            [Table("", "", [Column("x")], [Row("a", [Cell(1, error, n)]) for n in runs])]
-        )
+        return Table("", "", [Column("x")], [Row("a", [Cell(1, error, n)]) for n in runs]).note
 
     assert noted(3, 3) == "Mean ± standard error over 3 runs."
     assert noted(3, 5) == "Mean ± standard error over 3 to 5 runs."
@@ -132,9 +129,8 @@ def test_notes_tell_how_many_runs():
 
 
 def test_rows_must_fit():
-    table = Table("t", "", [Column("x")], [Row("r", [])])
     with pytest.raises(ValueError, match="table 't': row 'r' has 0 cells for 1 columns"):
-        tables.check(table)
+        Table("t", "", [Column("x")], [Row("r", [])])
 
 
 # Colours
@@ -184,7 +180,7 @@ EYES = {
 }
 
 
-@pytest.mark.parametrize("palette", [plots.LIGHT, plots.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("palette", [html.LIGHT, html.DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("eyes", EYES)
 def test_methods_are_told_apart_by_everyone(palette, eyes):
     seen = [oklab(simulated(colour, EYES[eyes])) for colour in palette[:9]]
@@ -194,12 +190,12 @@ def test_methods_are_told_apart_by_everyone(palette, eyes):
 
 
 def test_a_method_has_one_colour_by_label_and_title():
-    found = plots.slots(["gflowout", "GFlowOut", "mine", "mc", "yours", "MC dropout"])
+    found = html.slots_of(["gflowout", "GFlowOut", "mine", "mc", "yours", "MC dropout"])
     assert found["gflowout"] == found["GFlowOut"]
     assert found["mc"] == found["MC dropout"]
     assert len({found[name] for name in ("gflowout", "mc", "mine", "yours")}) == 4
-    many = plots.slots([f"name {i}" for i in range(40)])
-    assert set(many.values()) == set(range(len(plots.LIGHT)))
+    many = html.slots_of([f"name {i}" for i in range(40)])
+    assert set(many.values()) == set(range(len(html.LIGHT)))
 
 
 # From records
@@ -402,7 +398,7 @@ def test_names_with_spaces_are_quoted_in_commands(tmp_path, monkeypatch):
      ("valid/nll", "low"), ("seconds", None), ("glossy", None)],
 )  # fmt: skip
 def test_what_is_good_as_far_as_names_tell(metric, good):
-    assert generic.better(metric) == good
+    assert summary.better(metric) == good
 
 
 # Data of plots
@@ -410,20 +406,19 @@ def test_what_is_good_as_far_as_names_tell(metric, good):
 
 def test_numbers_that_json_lacks_become_null():
     series = Series("a", [0, 1], [float("nan"), 1 / 3], [float("inf"), 0.1])
-    found = plots.data(Curves("t", "x", "y", [series]), {"a": 5})
+    found = html.plot_data(Curves("t", "x", "y", [series]), {"a": 5})
     assert found["series"][0]["y"] == [None, 0.333333]
     assert found["series"][0]["error"] == [None, 0.1]
-    heat = plots.data(Heat("t", "x", "y", [[float("nan"), 1.0]]), {})
+    heat = html.plot_data(Heat("t", "x", "y", [[float("nan"), 1.0]]), {})
     assert heat["values"] == [[None, 1.0]]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_plots_that_follow_each_other_stand_together():
     curve, text = Curves("", "", "", []), Text([])
-    assert plots.rows([curve, curve, text, text, curve]) == [
+    assert html.side_by_side([curve, curve, text, text, curve]) == [
         [curve, curve],
-        [text],
-        [text],
+        [text, text],
         [curve],
     ]
 
@@ -583,7 +578,7 @@ def test_checksums_are_named_by_data_and_short():
 def test_the_pages_files_are_part_of_the_package():
     folder = files("gflowout.report") / "templates"
     names = {each.name for each in folder.iterdir()}
-    templates = {"page.html.jinja", "blocks.html.jinja", "style.css.jinja"}
+    templates = {"page.html.jinja", "blocks.html.jinja", "style.css.jinja", "report.md.jinja"}
     assert templates | {"axes.js", "plots.js", "page.js", "glossary.toml"} <= names
 
 
@@ -636,7 +631,7 @@ def test_the_paper_alone_is_labelled_as_well():
     assert "Figures of the paper" in made
     assert "Figures of the paper" in latex.table(table)
     assert markdown.table(table).count("*paper*") == 2
-    assert tables.note([table]) == "Bold: best."
+    assert table.note == "Bold: best."
 
 
 @pytest.mark.parametrize("columns", [2, 9])

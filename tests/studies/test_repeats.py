@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gflowout.cli import commands
-from gflowout.studies.framework.summary import difference, repeats
+from gflowout.report.summary import difference, repeats
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 TOY = "name: toy\nwork: tuning_work:scored\nbase: {data: numbers, fit.lr: 0.5}\nseeds: 2\n"

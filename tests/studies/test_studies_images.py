@@ -26,8 +26,7 @@ from gflowout.studies import (
     robustness,
 )
 from gflowout.studies.framework import study
-from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.study import TUNING
+from gflowout.studies.framework.study import ARMS, TUNING
 
 STUDIES = {"robustness": robustness, "block-order": block_order, "ood": ood,
            "adaptation": adaptation}  # fmt: skip

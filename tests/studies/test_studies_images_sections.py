@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from studies_images_files import record, shifted
 
-from gflowout.report.tables import note
 from gflowout.studies import adaptation, block_order, ood, robustness
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import Claim, Curves, Pictures, Section, Table, Text
 from gflowout.studies.framework.statistics import Comparison, by_seed, paired
+from gflowout.studies.framework.study import ARMS
 
 GAP = {"none": 0.0, "mc": 0.01, "concrete": 0.005, "contextual": -0.02, "gflowout": 0.03}
 
@@ -61,7 +60,7 @@ def test_the_table_of_robustness_has_means_errors_and_the_papers_rows() -> None:
     assert paper["ID-GFlowOut"][turned].mean == 0.7019
     assert paper["MC dropout"][turned].mean == 0.4396
     assert paper["GFlowOut"][titles.index("NLL")].mean is None
-    assert note([made]).startswith("Mean ± standard error over 3 runs.")
+    assert made.note.startswith("Mean ± standard error over 3 runs.")
     assert len(paper) == 5
 
 

@@ -14,8 +14,8 @@ from gflowout.runs import read, run_study
 from gflowout.studies import masks
 from gflowout.studies.framework import plan as plans
 from gflowout.studies.framework import study as studies
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Bars, Heat, Points, Table, Text
+from gflowout.studies.framework.study import ARMS
 from gflowout.studies.images import settings
 from gflowout.studies.mask_statistics import POSTERIOR, score
 

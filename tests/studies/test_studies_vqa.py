@@ -19,9 +19,9 @@ from gflowout.runs import Context, Run, read
 from gflowout.studies import vqa as vqa_study
 from gflowout.studies import vqa_data
 from gflowout.studies.framework import study
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import PAPER, Curves, Table
 from gflowout.studies.framework.sections import TITLES
+from gflowout.studies.framework.study import ARMS
 from gflowout.studies.vqa import PUBLISHED, section
 from gflowout.training import FitOptions
 

@@ -88,8 +88,8 @@ def compare(
     To see whether results can be repeated, do a study again in a new folder and compare.
     """
     with options.usage():
+        from gflowout.report.summary import TIMES, repeats
         from gflowout.runs import read
-        from gflowout.studies.framework.summary import TIMES, repeats
 
         folders = (first, second)
         done, again = (read(folder, "done") for folder in folders)
@@ -183,8 +183,7 @@ def _text(
     kind: Format, folder: Path, studies: list[str], metrics: list[str], title: str
 ) -> tuple[str, str]:
     """The report, and a few words on what is in it."""
-    from gflowout.report import build, html, latex, markdown
-    from gflowout.studies.framework import summary
+    from gflowout.report import build, html, latex, markdown, summary
 
     if kind is Format.csv:
         done = build.read(folder, studies)

@@ -32,9 +32,8 @@ from gflowout.runs.work import describe, using_threads
 from gflowout.studies.framework import files
 from gflowout.studies.framework import plan as planning
 from gflowout.studies.framework import study as studies
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.plan import Kind, Part, Plan, Price
-from gflowout.studies.framework.study import Study
+from gflowout.studies.framework.study import ARMS, Study
 
 ALL = "all"
 Planned = Mapping[str, tuple[Study, Plan] | Exception]

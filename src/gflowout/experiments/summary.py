@@ -1,1 +1,1 @@
-from gflowout.studies.framework.summary import *  # noqa: D100, F403
+from gflowout.report.summary import *  # noqa: D100, F403

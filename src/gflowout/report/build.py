@@ -12,15 +12,12 @@ from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.text import counted
-from gflowout.report import generic, tables
+from gflowout.report import summary
 from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
-from gflowout.studies.framework import summary
-from gflowout.studies.framework.content import Claim, Section, Table
+from gflowout.studies.framework.content import Block, Claim, Section
 from gflowout.studies.framework.plan import presets_of
-from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
-
-Record = Mapping[str, Any]
+from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Record, Study, get
 
 
 class NothingDoneError(ValueError):
@@ -29,23 +26,14 @@ class NothingDoneError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A study in a report.
-
-    Attributes:
-        name: Of the study.
-        study: One of the paper's; ``None`` for one of the user's own.
-        section: What it says.
-        runs: How many are done.
-        seeds: Of those runs.
-        presets: That those runs are of, as far as their options tell.
-    """
+    """A study in a report."""
 
     name: str
-    study: Study | None
+    study: Study | None  # None for one of the user's own
     section: Section
-    runs: int = 0
-    seeds: Sequence[int] = ()
-    presets: Sequence[str] = ()
+    runs: int = 0  # that are done
+    seeds: Sequence[int] = ()  # of those runs
+    presets: Sequence[str] = ()  # of those runs, as far as their options tell
 
     @property
     def title(self) -> str:
@@ -62,37 +50,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Facts:
-    """Where the numbers come from.
+    """Where the numbers come from."""
 
-    Attributes:
-        runs: How many are done.
-        trials: How many of them were for tuning.
-        failed: How many runs have failed, and are not done.
-        seconds: Of computing, over all runs.
-        data: Starts of checksums by name; empty where there is none.
-        seeds: Of all runs but trials.
-        versions: Of packages, by name; several where records differ.
-        commits: Of the code, as ``id`` or ``id, with changes``.
-        machines: Classes of machines.
-        threads: Per run.
-        started: Date of the first run.
-        ended: Date of the last.
-        commands: That reproduce the report.
-    """
-
-    runs: int = 0
-    trials: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    data: Mapping[str, str] = field(default_factory=dict)
-    seeds: Sequence[int] = ()
-    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    commits: Sequence[str] = ()
-    machines: Sequence[str] = ()
-    threads: Sequence[int] = ()
-    started: str = ""
-    ended: str = ""
-    commands: Sequence[str] = ()
+    runs: int = 0  # that are done
+    trials: int = 0  # how many of these were for tuning
+    failed: int = 0  # runs that have failed and are not done
+    seconds: float = 0.0  # of computing, over all runs
+    data: Mapping[str, str] = field(default_factory=dict)  # starts of checksums by name, or ""
+    seeds: Sequence[int] = ()  # of all runs but trials
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by package
+    commits: Sequence[str] = ()  # "id" or "id, with changes"
+    machines: Sequence[str] = ()  # classes of machines
+    threads: Sequence[int] = ()  # per run
+    started: str = ""  # date of the first run
+    ended: str = ""  # date of the last run
+    commands: Sequence[str] = ()  # that reproduce the report
 
     @property
     def packages(self) -> str:
@@ -104,19 +76,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report says.
+    """All that a report says."""
 
-    Attributes:
-        parts: The paper's studies in their order, then the user's own.
-        facts: Where the numbers come from.
-        groups: Numbers of the user's own studies, for plain tables.
-        intro: Sentences at the top of the page, in place of a summary of all parts.
-    """
-
-    parts: Sequence[Part]
+    parts: Sequence[Part]  # the paper's studies in their order, then the user's own
     facts: Facts = field(default_factory=Facts)
-    groups: Sequence[summary.Group] = ()
-    intro: Sequence[str] = ()
+    groups: Sequence[summary.Group] = ()  # numbers of the user's own studies, for plain tables
+    intro: Sequence[str] = ()  # sentences at the top, in place of a summary of all parts
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Tables, plots and texts of all parts."""
+        return [block for part in self.parts for block in part.section.blocks]
 
     @property
     def claims(self) -> list[tuple[Part, Claim]]:
@@ -141,22 +111,11 @@ class Report:
         )
 
 
-def build(
-    folder: str | Path,
-    studies: Sequence[str] = (),
-    metrics: Sequence[str] = (),
-) -> Report:
-    """Read the records of a folder.
+def build(folder: str | Path, studies: Sequence[str] = (), metrics: Sequence[str] = ()) -> Report:
+    """The report of a folder of records: of all studies or some, with all metrics or some.
 
-    Args:
-        folder: Where they are.
-        studies: Names of those to report; default: all.
-        metrics: Names or patterns of metrics in tables of the user's own studies; default: all.
-
-    Raises:
-        FileNotFoundError: If there is no such folder.
-        NothingDoneError: If no run is done.
-        ValueError: If a study or a metric is not there.
+    Metrics, as names or patterns, are those in tables of the user's own studies. Raises as
+    :func:`read` does, and a ValueError if a metric is not there.
     """
     folder = Path(folder)
     done = read(folder, studies)
@@ -176,7 +135,7 @@ def build(
     groups = summary.groups(plain, metrics or ("*",)) if plain else []
     for name in others:
         own = by_study[name, False]
-        section = generic.section(own, [group for group in groups if group.study == name])
+        section = summary.section(own, [group for group in groups if group.study == name])
         parts.append(_part(name, None, section, own))
     return Report(parts, _facts(folder, done, parts), groups)
 
@@ -236,10 +195,8 @@ def machine(description: Mapping[str, Any]) -> str:
 def _is_ours(record: Record) -> bool:
     """Whether a record is of one of the paper's studies, not of a user's with the same name."""
     name = record["study"]
-    if name not in STUDIES:
-        return False
     module = f"gflowout.studies.{name.replace('-', '_')}"
-    if importlib.util.find_spec(module) is None:
+    if name not in STUDIES or importlib.util.find_spec(module) is None:
         return False
     try:
         return bool(current_name(record["work"]) == get(name).work)
@@ -248,9 +205,6 @@ def _is_ours(record: Record) -> bool:
 
 
 def _part(name: str, study: Study | None, section: Section, own: Sequence[Record]) -> Part:
-    for block in section.blocks:
-        if isinstance(block, Table):
-            tables.check(block)
     seeds = sorted({int(record["seed"]) for record in own})
     return Part(name, study, section, len(own), seeds, presets_of(study, own) if study else [])
 
@@ -297,15 +251,13 @@ def _data(runs: Sequence[Record]) -> dict[str, str]:
         own = str(record["data"])
         for part, text in record["checksums"].items():
             sums.setdefault(own if part == own else f"{own}, {part}", {})[str(text)] = None
-    return {name: _short(list(texts)) for name, texts in sorted(sums.items())}
+    return {name: _short(*texts) for name, texts in sorted(sums.items())}
 
 
-def _short(sums: Sequence[str]) -> str:
-    if not sums:
-        return ""
-    kind, colon, digits = sums[0].rpartition(":")
-    text = f"{kind}{colon}{digits[:16]}"
-    return text if len(sums) == 1 else f"{text} and {len(sums) - 1} more"
+def _short(checksum: str = "", *others: str) -> str:
+    kind, colon, digits = checksum.rpartition(":")
+    more = f" and {len(others)} more" if others else ""
+    return f"{kind}{colon}{digits[:16]}{more}"
 
 
 def _commands(folder: Path, done: Sequence[Record], parts: Sequence[Part]) -> list[str]:

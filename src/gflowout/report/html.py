@@ -9,133 +9,135 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple, get_args
+from itertools import groupby
+from typing import Any, get_args
 
 import jinja2
 
 import gflowout
 from gflowout.core.text import duration
-from gflowout.report import plots, tables
-from gflowout.report.build import Facts, Part, Report
-from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.content import OURS, Picture, Pictures, Points, Table, Verdict
+from gflowout.report.build import Part, Report
+from gflowout.studies.framework import content
+from gflowout.studies.framework.study import ARMS
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
 
-GLOSSARY: dict[str, dict[str, str]] = tomllib.loads(
-    (files("gflowout.report") / "templates" / "glossary.toml").read_text(encoding="utf-8")
-)
+
+def read_toml(name: str) -> dict[str, Any]:
+    """The content of a file in ``templates``."""
+    return tomllib.loads((files(__package__) / "templates" / name).read_text(encoding="utf-8"))
+
+
+GLOSSARY = read_toml("glossary.toml")
 """Methods and measures in a line each, for readers who are new to them."""
-
-
-class Bar(NamedTuple):
-    """A class of a picture: its probability, and the ends of the whisker if there is one."""
-
-    name: str
-    share: float
-    whisker: tuple[float, float] | None = None
-    true: bool = False
-    rest: bool = False
+_COLOURS = read_toml("colours.toml")
+LIGHT, DARK = _COLOURS["light"], _COLOURS["dark"]
+_OWN = {name: slot for slot, arm in enumerate(ARMS.values()) for name in (arm.label, arm.title)}
+"""Slots of the arms."""
 
 
 def page(report: Report, title: str = "") -> str:
-    """The text of the page.
-
-    Args:
-        report: From :func:`gflowout.report.build.build`.
-        title: Heading; default: one that fits the studies.
-    """
-    slots = plots.slots(name for part in report.parts for name in plots.names(part.section))
-    drawn: dict[str, Any] = {}
-    sections = [_section(part, slots, drawn) for part in report.parts]
+    """The text of the page; its title is by default one that fits the studies."""
+    slots = slots_of(name for part in report.parts for name in drawn_names(part.section))
+    plots: dict[str, Any] = {}
+    sections = [_section(part, slots, plots) for part in report.parts]
     papers = any(part.study is not None for part in report.parts)
-    environment = _environment()
-    assert environment.loader is not None
-    scripts = [
-        environment.loader.get_source(environment, name)[0]
-        for name in ("axes.js", "plots.js", "page.js")
-    ]
+    folder = files(__package__) / "templates"
+    scripts = [(folder / name).read_text("utf-8") for name in ("axes.js", "plots.js", "page.js")]
     script = "".join(scripts).strip()
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
-    return environment.get_template("page.html.jinja").render(
+    tables = [block for block in report.blocks if isinstance(block, content.Table)]
+    template = _environment().get_template("page.html.jinja")
+    return template.render(
         version=gflowout.__version__,
         title=title or ("GFlowOut, measured again" if papers else "What came out"),
         report=report,
+        facts=report.facts,
         papers=papers,
         single=len(report.parts) == 1 and not papers,
-        glossary=_glossary(report, slots),
-        numbers=_numbers(report),
+        glossary=_glossary(report, tables, slots),
+        methods={
+            row.title
+            for table in tables
+            for row in table.rows
+            if table.head.lower() == "method" and row.source == content.OURS
+        },
+        data={name for part in report.parts for name in part.section.data},
         verdicts={
             verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
-            for verdict in get_args(Verdict)
+            for verdict in get_args(content.Verdict)
         },
         sections=sections,
-        facts=report.facts,
-        runs=_runs(report.facts),
-        plots=drawn,
-        light=plots.LIGHT,
-        dark=plots.DARK,
+        plots=plots,
         script=script,
         digest=digest,
     )
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment(filters: Mapping[str, Any], **options: Any) -> jinja2.Environment:
+    """What renders the templates of a format."""
+    result = jinja2.Environment(
         loader=jinja2.PackageLoader("gflowout.report", "templates"),
-        autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
+        **options,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {
+    result.filters |= filters
+    return result
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    filters = {
         "anchor": anchor,
         "bars": bars,
         "css_class": lambda text: re.sub(r"[^a-z]+", "-", text.lower()),
-        "heading": lambda column: tables.heading(column, "\N{NO-BREAK SPACE}"),
+        "duration": duration,
         "in_order": in_order,
     }
-    environment.globals["tables"] = tables
-    return environment
+    html = environment(filters, autoescape=True, keep_trailing_newline=True)
+    html.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    html.globals |= {"FOLDED": content.FOLDED, "light": LIGHT, "dark": DARK}
+    return html
 
 
 # Parts of the page as data for the templates
 
 
-def _section(part: Part, slots: Mapping[str, int], drawn: dict[str, Any]) -> dict[str, Any]:
-    """A study with its blocks in rows; data of its plots are added to those drawn so far."""
-    names = sorted(plots.names(part.section), key=lambda name: slots[name])
-    section: dict[str, Any] = {
-        "part": part,
-        "chips": [(name, slots[name]) for name in names],
-        "paper": plots.has_paper(part.section),
-        "rows": [],
+def _section(part: Part, slots: Mapping[str, int], plots: dict[str, Any]) -> dict[str, Any]:
+    """A study with its blocks in rows; the data of its plots are added to ``plots``."""
+    sources = {
+        series.source
+        for block in part.section.blocks
+        if isinstance(block, content.Curves | content.Points)
+        for series in block.series
     }
-    for row in plots.rows(part.section.blocks):
-        kind = type(row[0]).__name__.lower()
-        if not isinstance(row[0], plots.PLOTS):
-            section["rows"].append({"kind": kind, "block": row[0]})
-            continue
+    rows: list[dict[str, Any]] = []
+    for row in side_by_side(part.section.blocks):
         figures = []
         for block in row:
-            assert isinstance(block, plots.PLOTS)
+            if not isinstance(block, content.PLOTS):
+                rows.append({"kind": type(block).__name__.lower(), "block": block})
+                continue
             own: Mapping[str, int] = {}
-            if isinstance(block, Points):  # groups of its own, so colours of its own
-                own = plots.slots((series.title for series in block.series), slots)
-            key = f"{anchor(part)}-{len(drawn)}"
-            drawn[key] = plots.data(block, own or slots)
+            if isinstance(block, content.Points):  # groups of its own, so colours of its own
+                own = slots_of((series.title for series in block.series), slots)
+            key = f"{anchor(part)}-{len(plots)}"
+            plots[key] = plot_data(block, own or slots)
             figures.append({"key": key, "block": block, "chips": list(own.items())})
-        section["rows"].append({"kind": "plots", "figures": figures})
-    return section
+        if figures:
+            rows.append({"kind": "plots", "figures": figures})
+    chips = [(name, slots[name]) for name in drawn_names(part.section)]
+    chips.sort(key=lambda chip: chip[1])
+    return {"part": part, "chips": chips, "paper": content.PAPER in sources, "rows": rows}
 
 
 def anchor(part: Part) -> str:
@@ -146,7 +148,7 @@ def anchor(part: Part) -> str:
     return f"study-{plain}-{hashlib.sha256(part.name.encode()).hexdigest()[:4]}"
 
 
-def in_order(block: Pictures) -> list[Picture]:
+def in_order(block: content.Pictures) -> list[content.Picture]:
     """Pictures from certain to uncertain; as they are where that is not known."""
     for picture in block.pictures:
         if not re.fullmatch(r"[A-Za-z0-9+/=\s]+", picture.png):
@@ -156,8 +158,11 @@ def in_order(block: Pictures) -> list[Picture]:
     return sorted(block.pictures, key=lambda picture: picture.uncertainty or 0.0)
 
 
-def bars(picture: Picture, classes: Sequence[str]) -> list[Bar]:
-    """The most probable classes and the true one; the last bar is the sum of all others."""
+def bars(picture: content.Picture, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """The most probable classes and the true one; the last bar is the sum of all others.
+
+    A bar has a share, and the ends of a whisker if the spread is known.
+    """
     title = picture.title.strip().lower()
     names = [str(name) for name in classes]
     truth = [i for i, name in enumerate(names) if title in (name.lower(), f"true: {name.lower()}")]
@@ -172,55 +177,21 @@ def bars(picture: Picture, classes: Sequence[str]) -> list[Bar]:
         spread = picture.spread[index] if index < len(picture.spread) else 0.0
         whisker = (max(0.0, share - spread), min(1.0, share + spread)) if spread > 0 else None
         name = names[index] if index < len(names) else str(index)
-        rows.append(Bar(name, share, whisker, true=index in truth[:1]))
+        true = index in truth[:1]
+        rows.append({"name": name, "share": share, "whisker": whisker, "true": true})
     if len(shown) < len(order):
-        rows.append(Bar("others", 1 - sum(shares[index] for index in shown), rest=True))
+        rest = 1 - sum(shares[index] for index in shown)
+        rows.append({"name": "others", "share": rest, "true": False, "rest": True})
     return rows
 
 
-def _numbers(report: Report) -> list[tuple[str, str]]:
-    """Key numbers of a report, each with its noun."""
-    facts = report.facts
-    methods = {
-        row.title
-        for part in report.parts
-        for block in part.section.blocks
-        if isinstance(block, Table) and block.head.lower() == "method"
-        for row in block.rows
-        if row.source == OURS
-    }
-    data = {name for part in report.parts for name in part.section.data}
-    numbers = [
-        (str(len(report.parts)), "study" if len(report.parts) == 1 else "studies"),
-        (str(len(methods)), "methods"),
-        (str(len(data)), "data set" if len(data) == 1 else "data sets"),
-        (f"{facts.runs:,}", f"runs, {facts.trials:,} of them to tune" if facts.trials else "runs"),
-        (duration(facts.seconds), "of computing"),
-    ]
-    return [pair for pair in numbers if pair[0] != "0"]
-
-
-def _runs(facts: Facts) -> str:
-    if not facts.runs:
-        return ""
-    trials = f", {facts.trials} of them to tune" if facts.trials else ""
-    failed = f"; {facts.failed} failed and are left out" if facts.failed else ""
-    threads = " or ".join(map(str, facts.threads))
-    each = f", {threads} thread{'' if threads == '1' else 's'} each" if threads else ""
-    return f"{facts.runs} done{trials}{failed}; {duration(facts.seconds)} of computing{each}"
-
-
-def _glossary(report: Report, slots: Mapping[str, int]) -> list[dict[str, str]]:
+def _glossary(
+    report: Report, tables: Sequence[content.Table], slots: Mapping[str, int]
+) -> list[dict[str, str]]:
     """Methods and measures of the page in a line each."""
-    names = dict.fromkeys(slots)
-    texts: list[str] = []
-    for part in report.parts:
-        for block in part.section.blocks:
-            if isinstance(block, Table):
-                names |= dict.fromkeys(row.title for row in block.rows)
-                texts += [column.title for column in block.columns]
-            elif isinstance(block, plots.PLOTS):
-                texts.append(block.y)
+    names = [*slots, *(row.title for table in tables for row in table.rows)]
+    texts = [column.title for table in tables for column in table.columns]
+    texts += [block.y for block in report.blocks if isinstance(block, content.PLOTS)]
     return [words for words in (methods(names), measures(texts)) if words]
 
 
@@ -255,3 +226,113 @@ def measures(texts: Iterable[str]) -> dict[str, str]:
         for name, line in GLOSSARY["measures"].items()
         if re.search(rf"\b({name}|{GLOSSARY['patterns'].get(name, name)})\b", text, re.IGNORECASE)
     }
+
+
+# Plots
+
+
+def slots_of(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, int]:
+    """The slot (colour and marker) of every name: arms have their own, others take the rest.
+
+    If an arm is ``beside`` these names on the page, its colour stays free.
+
+    Examples:
+        >>> slots_of(["mc", "MC dropout", "mine", "GFlowOut", "yours"])
+        {'mc': 1, 'MC dropout': 1, 'mine': 9, 'GFlowOut': 5, 'yours': 10}
+    """
+    names = list(dict.fromkeys(names))
+    free = list(range(len(ARMS), len(LIGHT)))
+    if _OWN.keys().isdisjoint([*names, *beside]):  # without arms, others get the best colours
+        free = [5, 6, 1, 3, 4, 2, 7, 0, 8, *free]
+    others = [name for name in names if name not in _OWN]
+    return {
+        name: _OWN[name] if name in _OWN else free[others.index(name) % len(free)] for name in names
+    }
+
+
+def drawn_names(section: content.Section) -> list[str]:
+    """What the plots of a section draw, mostly methods, without duplicates.
+
+    Groups of points are left out: they are different things in every plot.
+    """
+    titles: list[str] = []
+    for block in section.blocks:
+        if isinstance(block, content.Curves):
+            titles += [series.title for series in block.series]
+        elif isinstance(block, content.Bars):
+            titles += [title for title, _ in block.series]
+    return list(dict.fromkeys(titles))
+
+
+def side_by_side(blocks: Sequence[content.Block]) -> list[list[content.Block]]:
+    """Blocks in groups: consecutive plots, which are shown in one row, and all else."""
+    return [list(row) for _, row in groupby(blocks, lambda block: isinstance(block, content.PLOTS))]
+
+
+def plot_data(plot: content.Plot, slots: Mapping[str, int]) -> dict[str, Any]:
+    """A plot as JSON for the page's script, with slots from :func:`slots_of`."""
+    common = {"kind": type(plot).__name__.lower(), "title": plot.title, "y": plot.y}
+    if isinstance(plot, content.Heat):
+        low, high = _rounded([plot.low, plot.high])
+        return {
+            **common,
+            "x": plot.x,
+            "values": [_rounded(row) for row in plot.values],
+            "columns": [str(name) for name in plot.columns],
+            "rows": [str(name) for name in plot.rows],
+            "low": low,
+            "high": high,
+        }
+    if isinstance(plot, content.Bars):
+        labels = [str(label) for label in plot.labels]
+        series = [_bars(title, cells, slots) for title, cells in plot.series]
+        return {**common, "x": "", "labels": labels, "series": series}
+    return {
+        **common,
+        "x": plot.x,
+        "percent": isinstance(plot, content.Curves) and plot.percent,
+        "series": [_series(series, slots) for series in plot.series],
+    }
+
+
+def _bars(title: str, cells: Sequence[content.Cell], slots: Mapping[str, int]) -> dict[str, Any]:
+    ends = [_whisker(cell) for cell in cells]
+    return {
+        "name": title,
+        "label": title,
+        "slot": slots[title],
+        "y": _rounded(cell.mean for cell in cells),
+        "low": _rounded(low for low, _ in ends),
+        "high": _rounded(high for _, high in ends),
+        "error": _rounded(None if cell.interval else cell.error for cell in cells),
+    }
+
+
+def _series(series: content.Series, slots: Mapping[str, int]) -> dict[str, Any]:
+    paper = series.source == content.PAPER
+    return {
+        "name": series.title,
+        "label": f"{series.title} (paper)" if paper else series.title,
+        "slot": slots[series.title],
+        "paper": paper,
+        "x": _rounded(series.x),
+        "y": _rounded(series.y),
+        "error": None if series.error is None else _rounded(series.error),
+    }
+
+
+def _whisker(cell: content.Cell) -> tuple[float | None, float | None]:
+    """Lower and upper end of a bar's whisker."""
+    if cell.interval is not None:
+        return cell.interval
+    if cell.mean is None or cell.error is None:
+        return None, None
+    return cell.mean - cell.error, cell.mean + cell.error
+
+
+def _rounded(values: Iterable[float | None]) -> list[float | None]:
+    """Six digits of each number; ``None`` for what JSON lacks."""
+    return [
+        None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+        for value in values
+    ]

@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 
-from gflowout.report import tables
+import jinja2
+
 from gflowout.report.build import Report
+from gflowout.report.html import environment, read_toml
 from gflowout.studies.framework.content import Table
 
 WIDE = 6
-"""Tables of more columns are set smaller."""
-
-_SIGNS = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%",
-    "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "[": "{[}",  # or it would be an option of the line break before it
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$", "·": r"$\cdot$", "°": r"$^\circ$", "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$", "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "≠": r"$\neq$",
-    "≈": r"$\approx$", "∞": r"$\infty$", "√": r"$\surd$", "²": r"$^2$", "³": r"$^3$",
-    "\N{MINUS SIGN}": r"$-$", "\N{EN DASH}": "--", "\N{EM DASH}": "---",
-    "\N{RIGHT SINGLE QUOTATION MARK}": "'", "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
-    "\N{NO-BREAK SPACE}": "~",
-}  # fmt: skip
-_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)$")
-_AS_LATIN = {"ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H", "IOTA": "I",
-             "KAPPA": "K", "MU": "M", "NU": "N", "OMICRON": "O", "RHO": "P", "TAU": "T",
-             "CHI": "X"}  # fmt: skip
+"""Tables of so many columns of numbers are set smaller."""
+_SIGNS = str.maketrans(read_toml("latex.toml"))
 
 
 def document(report: Report) -> str:
-    """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``.
-
-    Args:
-        report: From :func:`gflowout.report.build.build`.
-    """
+    """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``."""
     lines = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
     if report.warning:
         lines.append(f"% {report.warning}")
@@ -51,46 +34,21 @@ def document(report: Report) -> str:
     return "\n\n".join(lines) + "\n"
 
 
+@cache
+def _template() -> jinja2.Template:
+    marks = {  # braces and percent signs are LaTeX's own
+        "block_start_string": "<%", "block_end_string": "%>",
+        "variable_start_string": "<<", "variable_end_string": ">>",
+        "comment_start_string": "<#", "comment_end_string": "#>",
+    }  # fmt: skip
+    return environment({"tex": escape}, **marks).get_template("table.tex.jinja")
+
+
 def table(content: Table, label: str = "") -> str:
     """A table as a float, with a label to refer to it unless that is empty."""
-    wide = len(content.columns) + 1
-    lines: list[str] = []
-    for group in tables.groups(content):
-        if group.heading:
-            head = rf"\multicolumn{{{wide}}}{{l}}{{\emph{{{escape(group.heading)}}}}} \\"
-            lines += [r"\midrule", head] if lines else [head]
-        for line in group.lines:
-            cells = [escape(line.title), *map(_figure, line.figures)]
-            lines.append(" & ".join(cells) + r" \\")
-    title = (
-        content.title if not content.title or content.title[-1] in ".?!" else f"{content.title}."
-    )
-    caption = escape(f"{title} {tables.caption(content)}")
-    heads = [content.head, *map(tables.heading, content.columns)]
-    return "\n".join(
-        [
-            r"\begin{table}[htbp]",
-            r"\centering",
-            *([r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"] if wide > WIDE else []),
-            rf"\caption{{{caption}}}",
-            *([rf"\label{{{label}}}"] if label else []),
-            r"\begin{adjustbox}{max width=\textwidth}",
-            rf"\begin{{tabular}}{{l{'r' * len(content.columns)}}}",
-            r"\toprule",
-            " & ".join(map(escape, heads)) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{adjustbox}",
-            r"\end{table}",
-        ]
-    )
-
-
-def _figure(figure: tables.Figure) -> str:
-    text = rf"\textbf{{{escape(figure.mean)}}}" if figure.best else escape(figure.mean)
-    return text + (rf" {{\scriptsize$\pm$ {figure.error}}}" if figure.error else "")
+    stop = "" if content.title.endswith((".", "?", "!")) or not content.title else "."
+    caption = f"{content.title}{stop} {content.full_caption}"
+    return _template().render(table=content, caption=caption, label=label, WIDE=WIDE)
 
 
 def escape(text: str) -> str:
@@ -103,23 +61,10 @@ def escape(text: str) -> str:
         >>> print(escape("50 % of a_b, GFlowOut, β = 0"))
         50 \% of a\_b, GFlowOut, $\beta$ = 0
     """
-    return "".join(_sign(sign) for sign in _one_line(text))
-
-
-def _sign(sign: str) -> str:
-    if sign in _SIGNS:
-        return _SIGNS[sign]
-    if sign.isascii():
-        return sign
-    name = unicodedata.name(sign, "")
-    greek = _GREEK.match(name)
-    if greek:
-        size, letter = greek.groups()
-        letter = {"LAMDA": "LAMBDA"}.get(letter, letter)
-        if size == "CAPITAL":
-            return _AS_LATIN.get(letter) or rf"$\{letter.title()}$"
-        return "o" if letter == "OMICRON" else rf"$\{letter.lower()}$"
-    return sign if name.startswith("LATIN ") else "?"
+    return "".join(
+        sign if sign.isascii() or unicodedata.name(sign, "").startswith("LATIN ") else "?"
+        for sign in _one_line(text).translate(_SIGNS)
+    )
 
 
 def _one_line(text: str) -> str:

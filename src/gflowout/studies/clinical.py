@@ -26,11 +26,20 @@ from gflowout.runs import Context, Result, Run
 from gflowout.studies import images as models
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.content import Block, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, holm, pair
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    Study,
+    prefixed,
+    trials,
+)
 
 _PENALTIES = (30.0, 10.0, 100.0, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0)
 LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", _PENALTIES))

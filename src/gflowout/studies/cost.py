@@ -23,11 +23,10 @@ from gflowout.bench.methods import CLASSES, adam_step, prediction, wrap
 from gflowout.core.memory_format import to_fastest_format
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.studies.framework import content, sections
-from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.claims import entry, template
 from gflowout.studies.framework.content import Cell, Section
 from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import Chosen, Options, Record, Study
+from gflowout.studies.framework.study import ARMS, Chosen, Options, Record, Study
 from gflowout.studies.images import PRESETS
 
 NAME = "cost"

@@ -33,10 +33,18 @@ from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.spec import canonical
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Claim, Section, Text
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, prefixed
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    prefixed,
+    trials,
+)
 
 CIFAR = ("cifar10", "cifar100")
 DATA = ("mnist", *CIFAR)

@@ -30,11 +30,20 @@ from gflowout.studies import images as models
 from gflowout.studies import vqa_data
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
-from gflowout.studies.framework.arms import ARMS, Arm, trials
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import by_seed, pair
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.framework.study import (
+    ARMS,
+    TUNING,
+    Arm,
+    Chosen,
+    Options,
+    Record,
+    Study,
+    prefixed,
+    trials,
+)
 from gflowout.studies.vqa_data import SIZES, Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 

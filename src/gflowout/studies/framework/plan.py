@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from gflowout.core import checks
 from gflowout.core.text import duration
 from gflowout.runs import Engine, Inline, Pool, Run, records
 from gflowout.runs.spec import canonical
-from gflowout.runs.work import Task, execute
+from gflowout.runs.work import Report, Task, execute
 from gflowout.studies.framework import study as studies
 from gflowout.studies.framework.study import PRESETS, Chosen, Options, Study
 
@@ -30,41 +31,36 @@ WHOLE = "all"
 
 @dataclass(frozen=True)
 class Part:
-    """Which runs of a study are wanted; ``None`` for all.
+    """Which runs of a study are wanted; ``None`` for all."""
 
-    Attributes:
-        methods: Labels of arms, ``Run.method``.
-        data: Names of data, ``Run.data``.
-        seeds: Seeds.
-    """
-
-    methods: Collection[str] | None = None
+    methods: Collection[str] | None = None  # labels of arms
     data: Collection[str] | None = None
     seeds: Collection[int] | None = None
 
     def has(self, run: Run) -> bool:
         """Whether a run is wanted."""
-        return self.has_pair((run.data, run.method)) and _in(run.seed, self.seeds)
+        seed = self.seeds is None or run.seed in self.seeds
+        return seed and self.has_pair((run.data, run.method))
 
     def has_pair(self, pair: Pair) -> bool:
         """Whether data and arm are wanted."""
-        return _in(pair[0], self.data) and _in(pair[1], self.methods)
+        data, method = pair
+        return (self.data is None or data in self.data) and (
+            self.methods is None or method in self.methods
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
     """Trials and runs of a study at a preset.
 
-    Attributes:
-        trials: They come first.
-        runs: With the options that the trials have chosen, or, before those are done, with what
-            the first trial of each arm tries: as many, and about as long.
-        tuned: Whether the runs are those that will be done.
+    Runs have the options that the trials have chosen, or, before those are done, what the first
+    trial of each arm tries: as many, and about as long.
     """
 
-    trials: list[Run]
+    trials: list[Run]  # they come first
     runs: list[Run]
-    tuned: bool
+    tuned: bool  # whether the runs are those that will be done
 
 
 def restricted(study: Study, part: Part) -> Study:
@@ -117,10 +113,7 @@ def plan(study: Study, preset: str, folder: Path) -> Plan:
 def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
     """Raise a ValueError that lists what there is if no run has a wanted name or seed.
 
-    Args:
-        part: What is wanted.
-        runs: All runs of the study.
-        prefix: What comes before a name in messages: dashes if it is an option of a command.
+    The prefix comes before a name in messages: dashes if it is an option of a command.
     """
     for option, wanted, available in (
         ("methods", part.methods, list(dict.fromkeys(run.method for run in runs))),
@@ -143,15 +136,8 @@ def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
 
 def _first(trials: Sequence[Run]) -> dict[Pair, Options]:
     """By data and arm what the first trial tries."""
-    options: dict[Pair, Options] = {}
-    for trial in trials:
-        tuned = trial.to_dict()["options"].get("tuned", {})
-        options.setdefault((trial.data, trial.method), dict(tuned))
-    return options
-
-
-def _in(value: str | int, wanted: Collection[str] | Collection[int] | None) -> bool:
-    return wanted is None or value in wanted
+    first = {(trial.data, trial.method): trial for trial in reversed(trials)}
+    return {pair: trial.to_dict()["options"].get("tuned", {}) for pair, trial in first.items()}
 
 
 def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -235,38 +221,33 @@ def measure(run: Run, work: str, engine: Engine | None = None) -> Price:
     few = min(epochs, 2)
     place[EPOCHS] = few
     short = Run(run.study, run.method, run.data, run.seed, options)
-    _warm_up(short, work)
-    half: list[float] = []
-    last: list[float] = []
+    if work not in _warm:  # the first run also loads libraries
+        _warm.add(work)
+        _execute(short, work, lambda *_: None)
+    half, last = list[float](), list[float]()
 
     def note_times(step: int, steps: int, message: str) -> None:
-        if 2 * step == steps:
-            half.append(time.perf_counter())
-        elif step == steps:
-            last.append(time.perf_counter())
+        if step in (steps, steps / 2):
+            (last if step == steps else half).append(time.perf_counter())
 
-    with tempfile.TemporaryDirectory() as folder:
-        record = execute(Task(work, short, Path(folder)), note_times)
+    record = _execute(short, work, note_times)
     if record["error"] is not None:
         return Price(None, f"a short run failed: {record['error']['message']}")
     whole, start = float(record["seconds"]), starting(engine)
     if few == epochs:
         return Price(start + whole, "measured once")
     if half and last:
-        whole += (epochs - few) * (last[0] - half[0])
-        return Price(start + whole, f"from {few} epochs, measured")
+        rest = (epochs - few) * (last[0] - half[0])
+        return Price(start + whole + rest, f"from {few} epochs, measured")
     return Price(start + whole * epochs / few, f"at most, from {few} epochs in {whole:.1f} s")
 
 
 _warm: set[str] = set()
 
 
-def _warm_up(run: Run, work: str) -> None:
-    """Do a run once for nothing, so that the first kind is not charged for loading libraries."""
-    if work not in _warm:
-        _warm.add(work)
-        with tempfile.TemporaryDirectory() as folder:
-            execute(Task(work, run, Path(folder)), lambda *_: None)
+def _execute(run: Run, work: str, progress: Report) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return execute(Task(work, run, Path(folder)), progress)
 
 
 def starting(engine: Engine | None = None) -> float:
@@ -290,14 +271,7 @@ def report(
     price: Callable[[Kind], Price],
     workers: int | None,
 ) -> list[str]:
-    """A table of what is left to do and what it will take.
-
-    Args:
-        kinds: Numbers of runs, all and done, by kind.
-        known: Prices that are known.
-        price: Finds the price of another kind.
-        workers: Runs at once; ``None`` if nobody knows.
-    """
+    """As :func:`left_to_do`, with a last line on the sum; ``None`` workers are not known."""
     lines, total, certain = left_to_do(kinds, known, price)
     return [*lines, sum_up(total, workers, certain)]
 
@@ -307,18 +281,20 @@ def left_to_do(
     known: Mapping[Kind, Price],
     price: Callable[[Kind], Price],
 ) -> tuple[list[str], float, bool]:
-    """A line for each kind, all seconds that are known together, and whether all are known."""
+    """A line for each kind, all seconds that are known together, and whether all are known.
+
+    Kinds come with their numbers of runs, all and done; ``price`` finds a price that is not known.
+    """
     lines, total, certain = [], 0.0, True
-    for kind, (count, done) in kinds.items():
-        left = count - done
-        one = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
-        if one.seconds is not None:
-            total += left * one.seconds
+    for (method, data), (count, done) in kinds.items():
+        kind, left, cost = (method, data), count - done, ""
+        run = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
+        if run.seconds is not None:
+            total += left * run.seconds
+            cost = f" at {duration(run.seconds)}"
         elif left:
             certain = False
-        cost = "" if one.seconds is None else f" at {duration(one.seconds)}"
-        method, data = kind
-        lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({one.source})")
+        lines.append(f"{method} on {data}: {left} of {count} runs to do{cost} ({run.source})")
     return lines, total, certain
 
 
@@ -332,19 +308,13 @@ def sum_up(total: float, workers: int | None, certain: bool = True) -> str:
 
 
 def tally(
-    runs: Iterable[Run], finished: set[str], sort: Sort = by_method
+    runs: Sequence[Run], finished: set[str], sort: Sort = by_method
 ) -> dict[Kind, tuple[int, int]]:
     """Numbers of runs, all and done, by kind."""
-    counts: dict[Kind, tuple[int, int]] = {}
-    for run in runs:
-        count, done = counts.get(sort(run), (0, 0))
-        counts[sort(run)] = (count + 1, done + (run.id in finished))
-    return counts
+    done = Counter(sort(run) for run in runs if run.id in finished)
+    return {kind: (count, done[kind]) for kind, count in Counter(map(sort, runs)).items()}
 
 
-def first(runs: Iterable[Run], sort: Sort = by_method) -> Callable[[Kind], Run]:
+def first(runs: Sequence[Run]) -> Callable[[Kind], Run]:
     """Finds the first run of a kind."""
-    by_kind: dict[Any, Run] = {}
-    for run in runs:
-        by_kind.setdefault(sort(run), run)
-    return by_kind.__getitem__
+    return {by_method(run): run for run in reversed(runs)}.__getitem__

@@ -11,17 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gflowout.core.text import counted
-from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.content import (
-    PAPER,
-    Better,
-    Cell,
-    Column,
-    Row,
-    Series,
-    Table,
-    Text,
-)
+from gflowout.studies.framework.content import PAPER, Better, Cell, Column, Row, Series, Table, Text
 from gflowout.studies.framework.statistics import (
     Comparison,
     Metric,
@@ -32,6 +22,7 @@ from gflowout.studies.framework.statistics import (
     seeds_of,
     sentence,
 )
+from gflowout.studies.framework.study import ARMS
 
 Key = TypeVar("Key")
 NONE = "-"
@@ -76,7 +67,7 @@ def cell(values: Collection[float]) -> Cell:
         >>> cell([])
         Cell(mean=None, error=None, runs=0, text='-', interval=None)
     """
-    mean, error = mean_error([*values]) if values else (math.nan, math.nan)
+    mean, error = mean_error([*values])
     if math.isnan(mean):
         return Cell(text=NONE)
     return Cell(mean, None if math.isnan(error) else error, len(values))
@@ -86,8 +77,8 @@ def rows(
     titles: Mapping[str, str], columns: Sequence[Key], of: Callable[[str, Key], Cell]
 ) -> list[Row]:
     """A row for each arm that has a number in some column."""
-    made = [Row(title, [of(arm, key) for key in columns]) for arm, title in titles.items()]
-    return [row for row in made if any(one.runs for one in row.cells)]
+    all_rows = [Row(title, [of(arm, key) for key in columns]) for arm, title in titles.items()]
+    return [row for row in all_rows if any(cell.runs for cell in row.cells)]
 
 
 def arm_rows(
@@ -106,16 +97,7 @@ def paper_rows(
 ) -> list[Row]:
     """The paper's rows; ``None`` where it has no number."""
     return [
-        Row(
-            titles[arm],
-            [
-                value
-                if isinstance(value, Cell)
-                else Cell(value, text=NONE if value is None else "")
-                for value in values
-            ],
-            PAPER,
-        )
+        Row(titles[arm], [v if isinstance(v, Cell) else Cell(v) for v in values], PAPER)
         for arm, values in numbers.items()
     ]
 
@@ -152,11 +134,8 @@ def choices(
 ) -> Table:
     """What every arm has chosen on validation data, and for how many of its seeds.
 
-    Args:
-        records: Of runs that are done; their option ``tuned`` is what was chosen.
-        columns: Titles of the columns by ``Run.data``.
-        title: Of the table.
-        titles: Of the arms, in order.
+    The option ``tuned`` of a record is what was chosen. Columns are titles by name of the data,
+    ``titles`` those of the arms, in order.
     """
 
     def chosen(arm: str, data: str) -> Cell:
@@ -175,9 +154,9 @@ def choices(
         ]
         return Cell(text="; ".join(words) or NONE)
 
-    made = [Row(titles[arm], [chosen(arm, data) for data in columns]) for arm in titles]
-    made = [row for row in made if any(one.text != NONE for one in row.cells)]
-    return Table(title, "Method", [Column(head) for head in columns.values()], made)
+    rows = [Row(titles[arm], [chosen(arm, data) for data in columns]) for arm in titles]
+    rows = [row for row in rows if any(cell.text != NONE for cell in row.cells)]
+    return Table(title, "Method", [Column(head) for head in columns.values()], rows)
 
 
 # One arm against the others
@@ -205,8 +184,8 @@ def against_others(
         comparisons = compare_all(records, data, metric, better, ours, titles)
         findings += overview(comparisons, what, titles, titles[ours])
         details += [
-            sentence(one, titles[ours], titles[label], what, percent=percent)
-            for label, one in comparisons.items()
+            sentence(comparison, titles[ours], titles[label], what, percent=percent)
+            for label, comparison in comparisons.items()
         ]
     return findings, details
 
@@ -217,13 +196,9 @@ def overview(
     titles: Mapping[str, str] = TITLES,
     ours: str = TITLES["gflowout"],
 ) -> list[str]:
-    """One sentence over all comparisons of an arm; none if nothing can be compared.
+    """One sentence over all comparisons of an arm, by label of the other; none without any.
 
-    Args:
-        comparisons: By label of the other arm, corrected for their number.
-        what: What was measured.
-        titles: Of the labels.
-        ours: Title of our arm.
+    ``what`` was measured; ``titles`` are those of the labels, ``ours`` that of our arm.
 
     Examples:
         >>> from gflowout.studies.framework.statistics import holm, paired
@@ -231,8 +206,8 @@ def overview(
         ['Accuracy: GFlowOut is better than MC dropout (3 paired seeds, 95 %, Holm).']
     """
     names: dict[str, list[str]] = {}
-    for label, one in comparisons.items():
-        names.setdefault(one.firm, []).append(titles.get(label, label))
+    for label, comparison in comparisons.items():
+        names.setdefault(comparison.firm, []).append(titles.get(label, label))
     if len(names) == 1 and len(comparisons) > MANY:
         names = {verdict: ["any other method"] for verdict in names}
     elif len(names.get("no difference seen", [])) > MANY and "not comparable" not in names:
@@ -242,18 +217,15 @@ def overview(
         "worse": "worse than",
         "no difference seen": "not significantly different from",
     }
-    parts = [
-        f"{text} {' and '.join(filter(None, (', '.join(names[verdict][:-1]), names[verdict][-1])))}"
-        for verdict, text in words.items()
-        if verdict in names
-    ]
+    parts = []
+    for verdict, text in words.items():
+        if verdict in names:
+            *others, last = names[verdict]
+            parts.append(f"{text} {', '.join(others)}{' and ' if others else ''}{last}")
     if not parts:
         return []
-    seeds = seeds_of(comparisons.values())
-    return [
-        f"{what[0].upper()}{what[1:]}: {ours} is {', '.join(parts)} ({seeds} paired seeds, 95 %, "
-        "Holm)."
-    ]
+    interval = f"({seeds_of(comparisons.values())} paired seeds, 95 %, Holm)"
+    return [f"{what[0].upper()}{what[1:]}: {ours} is {', '.join(parts)} {interval}."]
 
 
 def pair_by_pair(sentences: Sequence[str]) -> list[Text]:

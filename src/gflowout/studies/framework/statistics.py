@@ -46,27 +46,23 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and standard error of the mean; NaN for one value.
+    """Mean, and standard error of the mean; NaN where there are too few values.
 
     Examples:
         >>> mean_error([1.0, 3.0])
         (2.0, 1.0)
     """
-    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-    if len(values) < 2 or math.isnan(mean):
-        return mean, math.nan
-    return mean, statistics.stdev(values) / math.sqrt(len(values))
+    if not values or not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
 
 
 def by_seed(records: Iterable[Record], data: str, arm: str, metric: Metric) -> dict[int, float]:
-    """Values of a metric by seed, in the order of seeds.
+    """Values of a metric by seed, in the order of seeds, of the runs of an arm on some data.
 
-    Args:
-        records: Of runs that are done. If a seed has several, the one that was started last counts.
-        data: ``Run.data``.
-        arm: ``Run.method``.
-        metric: Its name; dotted if it is nested. Of several names the mean is taken, for seeds
-            that have all of them.
+    If a seed has several records, the one that was started last counts. The name of a nested metric
+    is dotted. Of several names the mean is taken, for seeds that have all of them.
 
     Examples:
         >>> records = [{"data": "mnist", "method": "mc", "seed": s, "started": "",
@@ -74,15 +70,14 @@ def by_seed(records: Iterable[Record], data: str, arm: str, metric: Metric) -> d
         >>> by_seed(records, "mnist", "mc", "clean/accuracy")
         {0: 0.9, 1: 0.91}
     """
-    last: dict[int, Record] = {}
     names = (metric,) if isinstance(metric, str) else metric
-    for record in records:
-        if record["data"] == data and record["method"] == arm:
-            values = [_value(record["metrics"], name) for name in names]
-            seed, started = int(record["seed"]), str(record.get("started", ""))
-            if None not in values and (seed not in last or started >= last[seed]["started"]):
-                last[seed] = {"started": started, "value": math.fsum(values) / len(values)}
-    return {seed: last[seed]["value"] for seed in sorted(last)}
+    own = [record for record in records if (record["data"], record["method"]) == (data, arm)]
+    values: dict[int, float] = {}
+    for record in sorted(own, key=lambda record: str(record.get("started", ""))):
+        parts = [_value(record["metrics"], name) for name in names]
+        if None not in parts:
+            values[int(record["seed"])] = statistics.fmean(parts)
+    return dict(sorted(values.items()))
 
 
 def _value(metrics: Mapping[str, Any], name: str) -> Any:
@@ -105,31 +100,20 @@ def by_arm(records: Iterable[Record], data: str, metric: Metric) -> dict[str, li
 class Comparison:
     """Ours against another, paired by seed.
 
-    Attributes:
-        difference: Mean of ours minus the other; NaN without common seeds.
-        low: Lower end of the 95 % t interval of that mean; NaN if there is none.
-        high: Its upper end.
-        seeds: Common seeds.
-        better: Whether high or low values are good.
-        verdict: ``"better"`` or ``"worse"`` if the interval leaves out 0, ``"no difference seen"``
-            if it does not, ``"not comparable"`` with fewer than two common seeds or with values
-            that are not finite.
-        p: Of the paired t test, two-sided; NaN if there is none.
-        adjusted: The same after Holm correction for all comparisons made together.
-        together: How many those are.
-        why: Of ``"not comparable"``, the reason.
+    The verdict is "better" or "worse" if the interval leaves out 0, "no difference seen" if it does
+    not, "not comparable" with fewer than two common seeds or with values that are not finite.
     """
 
-    difference: float
-    low: float
+    difference: float  # mean of ours minus the other; NaN without common seeds
+    low: float  # ends of the 95 % t interval of that mean; NaN if there is none
     high: float
-    seeds: int
-    better: Better
+    seeds: int  # common ones
+    better: Better  # whether high or low values are good
     verdict: Verdict
-    p: float = math.nan
-    adjusted: float = math.nan
-    together: int = 1
-    why: str = ""
+    p: float = math.nan  # of the paired t test, two-sided; NaN if there is none
+    adjusted: float = math.nan  # the same after Holm correction for all comparisons made together
+    together: int = 1  # how many those are
+    why: str = ""  # the reason of "not comparable"
 
     @property
     def firm(self) -> Verdict:
@@ -138,6 +122,16 @@ class Comparison:
             return "no difference seen"
         return self.verdict
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the interval, turned so that above 0 ours is better."""
+        return (self.low, self.high) if self.better == "high" else (-self.high, -self.low)
+
+    def shown(self, scale: float, digits: int) -> tuple[str, ...]:
+        """Difference and ends of the interval as text, times the scale."""
+        values = (self.difference, self.low, self.high)
+        return tuple(f"{scale * value:+.{digits}f}" for value in values)
+
 
 def paired(ours: Sequence[float], other: Sequence[float], better: Better) -> Comparison:
     """Compare values of the same seeds, in the same order, by a paired t test.
@@ -145,14 +139,9 @@ def paired(ours: Sequence[float], other: Sequence[float], better: Better) -> Com
     Equal differences give an interval of no width: values that are counted, such as the accuracy on
     few points, do so by chance, and then two seeds prove little.
 
-    Args:
-        ours: Values of one arm.
-        other: Values of the other.
-        better: Whether high or low values are good.
-
     Examples:
-        >>> found = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
-        >>> found.verdict, round(found.low, 4), round(found.high, 4)
+        >>> comparison = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
+        >>> comparison.verdict, round(comparison.low, 4), round(comparison.high, 4)
         ('better', 0.0123, 0.041)
         >>> paired([0.91], [0.88], "high").verdict
         'not comparable'
@@ -164,7 +153,7 @@ def paired(ours: Sequence[float], other: Sequence[float], better: Better) -> Com
         )
     gaps = [float(a) - float(b) for a, b in zip(ours, other, strict=True)]
     count, finite = len(gaps), all(map(math.isfinite, gaps))
-    mean = math.fsum(gaps) / count if gaps and finite else math.nan
+    mean = statistics.fmean(gaps) if gaps and finite else math.nan
     if count < 2 or not finite:
         common = "no common seed" if count == 0 else "1 common seed only"
         why = common if count < 2 else "some values are not finite"
@@ -202,15 +191,15 @@ def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
         >>> corrected["far"].adjusted == 2 * far.p, corrected["near"].adjusted == near.p
         (True, True)
     """
-    p = {name: one.p for name, one in comparisons.items() if not math.isnan(one.p)}
+    p = {name: test.p for name, test in comparisons.items() if not math.isnan(test.p)}
     adjusted, before = dict[str, float](), 0.0
     for place, name in enumerate(sorted(p, key=p.__getitem__)):
         before = max(before, min(1.0, (len(p) - place) * p[name]))
         adjusted[name] = before
     together = max(1, len(p))
     return {
-        name: dataclasses.replace(one, adjusted=adjusted.get(name, math.nan), together=together)
-        for name, one in comparisons.items()
+        name: dataclasses.replace(test, adjusted=adjusted.get(name, math.nan), together=together)
+        for name, test in comparisons.items()
     }
 
 
@@ -222,18 +211,10 @@ def compare_all(
     ours: str = "gflowout",
     others: Iterable[str] | None = None,
 ) -> dict[str, Comparison]:
-    """Our arm against every other one that has the metric, with Holm correction.
+    """Our arm against every other one that has the metric, with Holm correction, by label.
 
-    Args:
-        records: Of runs that are done.
-        data: ``Run.data``.
-        metric: Its name, or several whose mean is compared.
-        better: Whether high or low values are good.
-        ours: Label of our arm.
-        others: Labels of the others, in order; default: all, in the order in which they are seen.
-
-    Returns:
-        Comparisons by label of the other arm; none if our arm does not have the metric.
+    The others are, by default, all arms in the order in which they are seen. There is no comparison
+    if our arm does not have the metric.
     """
     records = [record for record in records if record["data"] == data]
     mine = by_seed(records, data, ours, metric)
@@ -251,19 +232,14 @@ def sentence(
     percent: bool = False,
     digits: int | None = None,
 ) -> str:
-    """What follows from a comparison, in plain words.
+    """What follows from a comparison of two arms, given by title, in plain words.
 
-    Args:
-        comparison: From :func:`paired` or :func:`compare_all`.
-        ours: Title of our arm.
-        other: Title of the other.
-        metric: What was measured, as in "accuracy on rotated MNIST".
-        percent: Show differences of fractions in points of a percentage.
-        digits: After the point. Default: 2 for points, 3 else.
+    With ``percent``, differences of fractions are shown in points of a percentage, with 2 digits
+    after the point by default, else 3.
 
     Examples:
-        >>> found = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
-        >>> sentence(found, "GFlowOut", "MC dropout", "accuracy", percent=True)
+        >>> comparison = paired([0.91, 0.93, 0.92], [0.88, 0.91, 0.89], "high")
+        >>> sentence(comparison, "GFlowOut", "MC dropout", "accuracy", percent=True)
         'GFlowOut is better than MC dropout in accuracy: by +2.67 points (95 % interval +1.23 to
         +4.10, 3 paired seeds).'
     """
@@ -272,23 +248,19 @@ def sentence(
         return f"{ours} and {other} cannot be compared in {metric}: {comparison.why}."
     digits = (2 if percent else 3) if digits is None else digits
     scale, unit = (100.0, " points") if percent else (1.0, "")
-    mean, low, high = (
-        f"{scale * value:+.{digits}f}"
-        for value in (comparison.difference, comparison.low, comparison.high)
-    )
+    mean, low, high = comparison.shown(scale, digits)
     interval = f"{mean}{unit} (95 % interval {low} to {high}, {comparison.seeds} paired seeds)"
     if verdict == "no difference seen":
         return f"No difference seen between {ours} and {other} in {metric}: {interval}."
-    chance = (
-        ""
-        if comparison.firm == verdict
-        else f"; not significant after Holm correction for {comparison.together} comparisons "
-        f"(p = {comparison.adjusted:.2g})"
-    )
-    return f"{ours} is {verdict} than {other} in {metric}: by {interval}{chance}."
+    if comparison.firm != verdict:
+        interval += (
+            f"; not significant after Holm correction for {comparison.together} comparisons "
+            f"(p = {comparison.adjusted:.2g})"
+        )
+    return f"{ours} is {verdict} than {other} in {metric}: by {interval}."
 
 
 def seeds_of(comparisons: Iterable[Comparison]) -> str:
     """How many paired seeds comparisons have: one number, or from the least to the most."""
-    counts = sorted({one.seeds for one in comparisons})
+    counts = sorted({comparison.seeds for comparison in comparisons})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

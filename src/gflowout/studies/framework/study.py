@@ -1,4 +1,4 @@
-"""What a study is, and how all of them are run: tune, choose, run, report.
+"""What a study is, the arms that it compares, and how it is run: tune, choose, run, report.
 
 Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``STUDY``.
 """
@@ -6,11 +6,12 @@ Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +41,23 @@ Chosen = Mapping[tuple[str, str], Options]
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies, or of our own.
+    """One of the paper's studies, or of our own."""
 
-    Attributes:
-        name: On the command line and in the records.
-        title: Heading in the report.
-        question: What it asks, in one sentence for a newcomer.
-        paper: Where the paper has it, such as ``"Table 1"``; empty if it has not.
-        work: The function that does a run or a trial, ``"package.module:function"``.
-        tuning: Trials of a preset: runs of the study ``TUNING`` whose tuned options are in the
-            option ``"tuned"``, scored by the metric ``valid/...`` named in ``score``.
-        runs: Runs of a preset, given the tuned options.
-        section: What the report says, from the records of its runs that are done.
-        score: Metric of the trials; lower is better.
-        seconds: What a run or a trial takes on one core, if the study knows that better than two
-            epochs would tell.
-        needs: Names of the data sets of :mod:`gflowout.data.store` that a run or a trial reads.
-    """
-
-    name: str
-    title: str
-    question: str
-    paper: str
-    work: str
+    name: str  # on the command line and in the records
+    title: str  # heading in the report
+    question: str  # what it asks, in one sentence for a newcomer
+    paper: str  # where the paper has it, such as "Table 1"; empty if it has not
+    work: str  # the function that does a run or a trial, "package.module:function"
+    # Runs of a preset, given the tuned options.
     runs: Callable[[str, Chosen], list[Run]]
+    # What the report says, from the records of the runs that are done.
     section: Callable[[Sequence[Record]], Section]
+    # Trials of a preset: runs of the study TUNING, with their tuned options in the option "tuned".
     tuning: Callable[[str], list[Run]] = lambda preset: []
-    score: str = "valid/nll"
+    score: str = "valid/nll"  # metric of the trials; lower is better
+    # Seconds of a run or a trial on one core, if the study knows better than two epochs tell.
     seconds: Callable[[Run], float] | None = None
+    # Names of the data sets of gflowout.data.store that a run or a trial reads.
     needs: Callable[[Run], Iterable[str]] = lambda run: sources(run)
 
 
@@ -118,32 +108,11 @@ def run(
     *,
     data_dir: str | Path | None = None,
     engine: str | Engine = "pool",
-    retries: int = 1,
-    time_limit: float | None = None,
-    memory_limit: float | None = None,
-    progress: bool = True,
+    **options: Any,
 ) -> Summary:
-    """Do what is missing of a study: first its trials, then its runs with the best of them.
-
-    Args:
-        study: From :func:`get`.
-        preset: ``"smoke"``, ``"cpu"`` or ``"paper"``.
-        folder: Where records are and will be.
-        data_dir: Directory of all data sets; workers find it in ``$GFLOWOUT_DATA``.
-        engine: As in :func:`gflowout.runs.run_study`, like all that follows.
-        retries: How often a run that fails is tried again.
-        time_limit: Seconds after which a run is stopped.
-        memory_limit: GiB of memory beyond which a run is stopped.
-        progress: Show progress.
-
-    Returns:
-        What became of the trials and runs, together.
-
-    Raises:
-        ValueError: If every trial of an arm has failed, so that nothing can be chosen.
-    """
-    options = RunOptions(as_engine(engine), retries, time_limit, memory_limit, progress)
-    return do_study(study, preset, Path(folder), options, data_dir)
+    """As :func:`do_study`, with the options of :func:`gflowout.runs.run_study` by keyword."""
+    how = RunOptions(as_engine(engine), **options)
+    return do_study(study, preset, Path(folder), how, data_dir)
 
 
 def do_study(
@@ -153,17 +122,26 @@ def do_study(
     options: RunOptions,
     data_dir: str | Path | None = None,
 ) -> Summary:
-    """As :func:`run`, with the options in one object."""
+    """Do what is missing of a study: first its trials, then its runs with the best of them.
+
+    Workers find the directory of all data sets in ``$GFLOWOUT_DATA``.
+
+    Raises:
+        ValueError: If every trial of an arm has failed, so that nothing can be chosen.
+    """
     checks.choice("preset", preset, PRESETS)
 
     def do(runs: list[Run]) -> Summary:
-        files.remember(folder, _known(folder, runs))
+        # Runs of the same study that were planned before, such as other trials, stay planned.
+        ids, studies = {run.id for run in runs}, {run.study for run in runs}
+        before = [run for run in files.planned(folder) if run.study in studies]
+        files.remember(folder, [*(run for run in before if run.id not in ids), *runs])
         with data_directory(data_dir):
             return do_runs(runs, study.work, folder, options)
 
-    trials = study.tuning(preset)
-    parts = [do(trials)] if trials else []
-    parts.append(do(study.runs(preset, chosen(trials, folder, study.score))))
+    tuning = study.tuning(preset)
+    parts = [do(tuning)] if tuning else []
+    parts.append(do(study.runs(preset, chosen(tuning, folder, study.score))))
     return Summary(
         total=sum(part.total for part in parts),
         skipped=sum(part.skipped for part in parts),
@@ -173,40 +151,27 @@ def do_study(
     )
 
 
-def chosen(trials: Iterable[Run], folder: Path, score: str = "valid/nll") -> Chosen:
-    """The options of the best trial of each arm on each data set; ties go to the first.
+def chosen(tuning: Iterable[Run], folder: Path, score: str = "valid/nll") -> Chosen:
+    """The options of the trial with the lowest score, for each arm on each data set.
 
-    Args:
-        trials: Runs of the study ``TUNING``.
-        folder: Where their records are.
-        score: Metric to minimise.
+    Ties go to the first trial.
 
     Raises:
         ValueError: If an arm has no trial with a finite score.
     """
-    trials = list(trials)
-    done = {record["id"]: record for record in records.read(folder, records.DONE)} if trials else {}
+    tuning = list(tuning)
+    done = {record["id"]: record for record in records.read(folder, records.DONE)} if tuning else {}
     best: dict[tuple[str, str], tuple[float, Options]] = {}
-    for trial in trials:
+    for trial in tuning:
         place = (trial.data, trial.method)
         value = float(done[trial.id]["metrics"][score]) if trial.id in done else math.inf
         if place not in best or value < best[place][0]:
-            best[place] = (
-                math.inf if math.isnan(value) else value,
-                dict(trial.options.get("tuned", {})),
-            )
+            options = dict(trial.options.get("tuned", {}))
+            best[place] = (math.inf if math.isnan(value) else value, options)
     for (data, arm), (value, _) in best.items():
         if value == math.inf:
             raise ValueError(f"no trial of {arm} on {data} has a finite {score} in {folder}")
     return {place: options for place, (_, options) in best.items()}
-
-
-def _known(folder: Path, runs: list[Run]) -> list[Run]:
-    """Planned runs with those of the same study that were planned before, such as trials."""
-    mine = {run.id for run in runs}
-    studies = {run.study for run in runs}
-    before = [run for run in files.planned(folder) if run.study in studies and run.id not in mine]
-    return [*before, *runs]
 
 
 @contextmanager
@@ -222,3 +187,53 @@ def data_directory(directory: str | Path | None) -> Iterator[None]:
             os.environ[VARIABLE] = before
         elif directory is not None:
             del os.environ[VARIABLE]
+
+
+# Arms
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One competitor of a comparison: a method with fixed options, and what it may tune."""
+
+    label: str  # in records (Run.method) and reports
+    method: str
+    title: str  # in tables and legends
+    options: Mapping[str, Any] = field(default_factory=dict)  # fixed; keys of a configuration
+    # What is its own to tune: a dotted key and values, the library's default first.
+    own: tuple[str, tuple[Any, ...]] = ("fit.weight_decay", (0.0, 1e-5, 1e-4))
+    members: int = 1  # networks that are trained on their own and pooled
+
+
+_RATES = ("method.options.rate", (0.5, 0.3, 0.1))
+_KEEPS = ("method.options.prior_keep", (0.5, 0.7, 0.9))
+
+ARMS = {
+    arm.label: arm
+    for arm in (
+        Arm("none", "none", "No dropout"),
+        Arm("mc", "mc", "MC dropout", own=_RATES),
+        Arm("concrete", "concrete", "Concrete dropout", own=_RATES),
+        Arm("contextual", "contextual", "Contextual dropout", own=_KEEPS),
+        Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", own=_KEEPS),
+        Arm("gflowout", "gflowout", "GFlowOut", own=_KEEPS),
+        Arm("combined", "combined", "GFlowOut + ID", own=_KEEPS),
+        Arm("control", "gflowout", "GFlowOut (β = 0)", {"method.options.beta": 0.0}, own=_KEEPS),
+        Arm("ensemble", "none", "Deep ensemble", members=5),
+    )
+}
+"""All arms by label, in the order of their colours. ``control`` is GFlowOut without the likelihood
+in its reward: what it reaches is not due to learning which masks explain the data."""
+
+
+def trials(arm: Arm, rates: Sequence[float], own: int = 3) -> list[Options]:
+    """What an arm tries: learning rates x the first values of its own option.
+
+    Examples:
+        >>> [options["method.options.rate"] for options in trials(ARMS["mc"], [1e-3], own=2)]
+        [0.5, 0.3]
+    """
+    key, values = arm.own
+    if not 1 <= own <= len(values):
+        raise ValueError(f"own must be from 1 to {len(values)}, got {own}")
+    return [{"fit.lr": rate, key: value} for rate, value in itertools.product(rates, values[:own])]

@@ -1,4 +1,4 @@
-"""Folders of records as tables: means over seeds of all groups, and repeated runs compared."""
+"""Numbers of any study: means over seeds in tables and plots, and repeated runs compared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import markdown_table
 from gflowout.runs.spec import canonical
+from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.statistics import Record, mean_error, numbers
-
-__all__ = ["TIMES", "Group", "Repeat", "difference", "groups", "markdown", "mean_error", "numbers"]
-__all__ += ["repeats", "table"]
 
 SEEDS = ("seed", "data.seed")
 """Options that do not make another group."""
@@ -25,44 +23,51 @@ SHOWN = 8
 """Metrics that an error message names, if there are more."""
 TIMES = "cost"
 """The study whose metrics are times; elsewhere the first part of the names of such metrics."""
+PLOTTED = 4
+"""Metrics that get a plot; all are in the tables."""
+EPOCHS = ("valid/nll", "valid/accuracy")
+"""Metrics of an epoch that get a curve."""
+
+_HIGH = {"accuracy", "auroc", "aupr", "auprc", "f1", "precision", "recall"}
+_LOW = {"nll", "loss", "ece", "brier", "fpr95", "error", "rmse", "mae"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only.
-
-    Attributes:
-        study: Name of the study.
-        data: Name of the data.
-        method: Name of the method.
-        options: Those that differ between groups of this method on these data.
-        seeds: Of its runs.
-        metrics: Values by name, one for each run that has it.
-    """
+    """Runs that differ in their seed only."""
 
     study: str
     data: str
     method: str
-    options: dict[str, Any]
+    options: dict[str, Any]  # those that differ between groups of this method on these data
     seeds: list[int]
-    metrics: dict[str, list[float]]
+    metrics: dict[str, list[float]]  # by name, one value for each run that has it
+
+    @property
+    def settings(self) -> str:
+        """The options as text."""
+        return ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.options.items()
+        )
+
+    @property
+    def title(self) -> str:
+        """Method and options."""
+        return f"{self.method} ({self.settings})" if self.options else self.method
 
 
 def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[Group]:
     """Records of runs that are done, in groups, in the order of their names.
 
-    Args:
-        records: From :func:`gflowout.runs.read`, with status ``"done"``.
-        metrics: Names or patterns of those to take.
-
     Raises:
-        ValueError: If there is none of such a name.
+        ValueError: If no metric has one of the names, or fits one of the patterns.
     """
     runs: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
     for record in records:
         parts = runs.setdefault((record["study"], record["data"], record["method"]), {})
         parts.setdefault(canonical(_options(record)), []).append(record)
-    made, available = list[Group](), dict[str, None]()
+    all_groups, available = list[Group](), dict[str, None]()
     for (study, data, method), parts in sorted(runs.items()):
         choices = [_options(part[0]) for part in parts.values()]
         names = sorted({name for options in choices for name in options})
@@ -81,7 +86,7 @@ def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[G
                         values.setdefault(name, []).append(value)
             chosen = {name: options[name] for name in differ if name in options}
             seeds = [record["seed"] for record in part]
-            made.append(Group(study, data, method, chosen, seeds, values))
+            all_groups.append(Group(study, data, method, chosen, seeds, values))
     for pattern in metrics:
         if not any(fnmatchcase(name, pattern) for name in available):
             listed = ", ".join(available)
@@ -92,7 +97,7 @@ def groups(records: Iterable[Record], metrics: Sequence[str] = ("*",)) -> list[G
                 f"metric must be one of {listed}, got {pattern!r}"
                 f"{checks.suggest(pattern, available)}"
             )
-    return made
+    return all_groups
 
 
 def markdown(rows: Sequence[Group]) -> str:
@@ -100,11 +105,7 @@ def markdown(rows: Sequence[Group]) -> str:
     names = _names(rows)
     lines = [["study", "data", "method", "options", "seeds", *names]]
     for group in rows:
-        options = ", ".join(
-            f"{name}={f'{value:.4g}' if isinstance(value, float) else value}"
-            for name, value in group.options.items()
-        )
-        head = [group.study, group.data, group.method, options, str(len(group.seeds))]
+        head = [group.study, group.data, group.method, group.settings, str(len(group.seeds))]
         lines.append([*head, *(_cell(group.metrics.get(name, [])) for name in names)])
     for place in (3, 0):  # columns that say nothing
         values = {line[place] for line in lines[1:]}
@@ -127,8 +128,7 @@ def table(rows: Sequence[Group]) -> str:
         row.append(" ".join(map(str, group.seeds)))
         for name in names:
             values = group.metrics.get(name, [])
-            pair = mean_error(values) if values else (math.nan, math.nan)
-            row += ["" if math.isnan(value) else repr(value) for value in pair]
+            row += ["" if math.isnan(value) else repr(value) for value in mean_error(values)]
             row.append(len(values))
         writer.writerow(row)
     return stream.getvalue()
@@ -155,43 +155,110 @@ def _cell(values: list[float]) -> str:
     return f"{mean:.4f}" if math.isnan(error) else f"{mean:.4f} ± {error:.4f}"
 
 
+# The section of a study that the report does not know
+
+
+def section(records: Sequence[Record], groups: Sequence[Group]) -> content.Section:
+    """All numbers of a study in tables and plots, from its records and their groups."""
+    data = list(dict.fromkeys(group.data for group in groups))
+    tables = [_table(name, [group for group in groups if group.data == name]) for name in data]
+    plots = [*_bars(groups, data), *_epochs(records, data)]
+    return content.Section(blocks=[*tables, *plots], data=data)
+
+
+def better(metric: str) -> content.Better | None:
+    """Whether high or low values of a metric are good, as far as its name tells.
+
+    Examples:
+        >>> better("snow-3/accuracy"), better("test/nll"), better("seconds")
+        ('high', 'low', None)
+    """
+    last = metric.replace(".", "/").rsplit("/", 1)[-1].lower()
+    words = set(last.replace("_", "-").split("-"))
+    return "low" if words & _LOW else "high" if words & _HIGH else None
+
+
+def _table(data: str, groups: Sequence[Group]) -> content.Table:
+    metrics = _names(groups)
+    columns = [content.Column(metric, better(metric), digits=4) for metric in metrics]
+    rows = [
+        content.Row(group.title, [_mean(group.metrics.get(metric, [])) for metric in metrics])
+        for group in groups
+    ]
+    return content.Table(data, "method", columns, rows)
+
+
+def _mean(values: Sequence[float]) -> content.Cell:
+    return content.Cell(*mean_error(values), len(values)) if values else content.Cell()
+
+
+def _bars(groups: Sequence[Group], data: Sequence[str]) -> list[content.Block]:
+    names = filter(better, _names(groups))
+    metrics = sorted(names, key=lambda name: not name.startswith("test"))[:PLOTTED]
+    values = {(group.title, group.data): group.metrics for group in groups}
+    methods = list(dict.fromkeys(method for method, _ in values))
+    if len(methods) < 2:
+        return []
+
+    def cells(method: str, metric: str) -> list[content.Cell]:
+        return [_mean(values.get((method, name), {}).get(metric, [])) for name in data]
+
+    return [
+        content.Bars(metric, metric, data, [(method, cells(method, metric)) for method in methods])
+        for metric in metrics
+    ]
+
+
+def _epochs(records: Sequence[Record], data: Sequence[str]) -> list[content.Block]:
+    """Curves over epochs: the mean over runs of a method that have kept the epoch."""
+    values: dict[tuple[str, str, str], dict[float, list[float]]] = {}
+    for record in records:
+        for line in record["epochs"]:
+            kept = numbers(line) if isinstance(line, Mapping) else {}
+            if "epoch" not in kept:
+                continue
+            for metric in kept.keys() & EPOCHS:
+                points = values.setdefault((record["data"], metric, record["method"]), {})
+                points.setdefault(kept["epoch"], []).append(kept[metric])
+    curves: list[content.Block] = []
+    for name in data:
+        for metric in EPOCHS:
+            series = [
+                sections.line(method, sorted(points.items()))
+                for (*place, method), points in values.items()
+                if place == [name, metric] and len(points) > 1
+            ]
+            if series:
+                curves.append(content.Curves(f"{name}: {metric} by epoch", "epoch", metric, series))
+    return curves
+
+
+# Repeated runs
+
+
 @dataclass(frozen=True)
 class Repeat:
     """Runs of one study on one data set that are in both of two folders.
 
     A run is the same if its id is, which is made of study, method, data, seed and options.
-
-    Attributes:
-        study: Name of the study.
-        data: Name of the data.
-        runs: How many there are.
-        same: How many of them have numbers within the tolerance.
-        largest: Largest difference of a number; infinite if only one of the two has it.
-        metric: Name of that number; empty if there is no difference.
-        run: Id of its run.
-        machines: Whether some of the runs were on two kinds of processor, which may round
-            differently.
     """
 
     study: str
     data: str
-    runs: int
-    same: int
-    largest: float = 0.0
-    metric: str = ""
-    run: str = ""
-    machines: bool = False
+    runs: int  # how many there are
+    same: int  # how many of them have numbers within the tolerance
+    largest: float = 0.0  # difference of a number; infinite if only one of the two has it
+    metric: str = ""  # name of that number; empty if there is no difference
+    run: str = ""  # id of its run
+    machines: bool = False  # whether some were on two kinds of processor, which may round otherwise
 
 
 def repeats(
     first: Iterable[Record], second: Iterable[Record], tolerance: float = 0.0
 ) -> list[Repeat]:
-    """Compare runs that are in both folders; times are left out.
+    """Compare runs that are done in both of two folders, given their records, except for times.
 
-    Args:
-        first: Records of runs that are done, from :func:`gflowout.runs.read`.
-        second: Those of another folder.
-        tolerance: Largest difference of a number that still counts as the same.
+    Numbers that differ by at most the tolerance count as the same.
 
     Examples:
         >>> record = {"id": "a", "study": "s", "data": "d", "metrics": {"nll": 0.5}}
@@ -207,16 +274,16 @@ def repeats(
         other = others.get(record["id"])
         if other is not None and record["study"] != TIMES:
             largest, metric = difference(record["metrics"], other["metrics"])
-            cpus = {(each.get("machine") or {}).get("cpu") for each in (record, other)}
+            cpus = {(run.get("machine") or {}).get("cpu") for run in (record, other)}
             runs = pairs.setdefault((record["study"], record["data"]), [])
             runs.append((largest, metric, record["id"] if metric else "", len(cpus) > 1))
-    made = []
+    compared = []
     for (study, data), runs in sorted(pairs.items()):
         same = sum(run[0] <= tolerance for run in runs)
         worst = max(runs, key=lambda run: run[0])
         moved = any(run[3] for run in runs)
-        made.append(Repeat(study, data, len(runs), same, *worst[:3], moved))
-    return made
+        compared.append(Repeat(study, data, len(runs), same, *worst[:3], moved))
+    return compared
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, str]:
@@ -228,26 +295,22 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[flo
         >>> difference({"nll": 0.5, "cost/train": 3.0}, {"nll": 0.5, "cost/train": 4.0})
         (0.0, '')
     """
-    ours, theirs = numbers(_curves(first)), numbers(_curves(second))
-    largest, where = 0.0, ""
+    ours, theirs = numbers(_by_name(first)), numbers(_by_name(second))
+    largest, metric = 0.0, ""
     for name in dict.fromkeys((*ours, *theirs)):
-        gap = _gap(ours.get(name), theirs.get(name))
+        a, b = ours.get(name, math.nan), theirs.get(name, math.nan)
+        both_nan = name in ours and name in theirs and math.isnan(a) and math.isnan(b)
+        gap = 0.0 if a == b or both_nan else abs(a - b)
+        gap = math.inf if math.isnan(gap) else gap  # only one of the two is a number
         if gap > largest and not name.startswith(f"{TIMES}/"):
-            largest, where = gap, name
-    return largest, where
+            largest, metric = gap, name
+    return largest, metric
 
 
-def _curves(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(value: Any) -> Any:
     """Metrics with lists as mappings, so that points of curves are numbers, too."""
-    nested = {}
-    for name, value in metrics.items():
-        if isinstance(value, list):
-            value = {str(place): point for place, point in enumerate(value)}
-        nested[name] = _curves(value) if isinstance(value, Mapping) else value
-    return nested
-
-
-def _gap(ours: float | None, theirs: float | None) -> float:
-    if ours is None or theirs is None or math.isnan(ours) != math.isnan(theirs):
-        return math.inf
-    return 0.0 if ours == theirs or math.isnan(ours) else abs(ours - theirs)
+    if isinstance(value, list):
+        value = {str(place): point for place, point in enumerate(value)}
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _by_name(part) for name, part in value.items()}
