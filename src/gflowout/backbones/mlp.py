@@ -39,9 +39,7 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self,
-        widths: Sequence[int] = MNIST_WIDTHS,
-        activation: Callable[[], nn.Module] = nn.ReLU,
+        self, widths: Sequence[int] = MNIST_WIDTHS, activation: Callable[[], nn.Module] = nn.ReLU
     ) -> None:
         super().__init__()
         if not isinstance(widths, tuple | list):

@@ -42,11 +42,7 @@ class ResNet18(nn.Module):
     """
 
     def __init__(
-        self,
-        classes: int = 10,
-        width: int = 64,
-        order: Order = "conv-bn",
-        in_channels: int = 3,
+        self, classes: int = 10, width: int = 64, order: Order = "conv-bn", in_channels: int = 3
     ) -> None:
         super().__init__()
         checks.integer("classes", classes, low=1)

@@ -103,7 +103,7 @@ class Inclusion:
         Args:
             level: Probability of the interval.
         """
-        checks.number("level", level, low=0, high=1, open_low=True, open_high=True)
+        checks.probability("level", level)
         # Rows of a draw share their random numbers: they do not count as draws of their own.
         draws = self.masks.shape[1]
         kept = self.chains * draws

@@ -64,12 +64,7 @@ def to_fastest_format(module: Module) -> Module:
 
 
 def warn_of_unsafe_layers(module: nn.Module, inputs: Iterable[object] = ()) -> None:
-    """Warn if training the module on a CPU can crash PyTorch because of its memory format.
-
-    Args:
-        module: Its weights are looked at, on the CPU only.
-        inputs: Arguments of a call of it; tensors among them are looked at, too.
-    """
+    """Warn if the memory format of weights or inputs can crash PyTorch in training on a CPU."""
     if TorchVersion(torch.__version__) >= FIXED_IN:
         return
     layers = unsafe_layers(module)

@@ -225,11 +225,7 @@ def settled(
 ) -> Predictive:
     """A prediction of outputs, in a form that later training of the likelihood cannot change.
 
-    Args:
-        outputs: Of the backbone, [samples, batch, ...].
-        likelihood: What they mean.
-        masks: That were drawn, one [samples, batch, units] per site.
-        samples: Number of samples, where a single draw stands for all of them.
+    ``samples`` is their number, where a single draw stands for all of them.
 
     Examples:
         >>> settled(torch.zeros(1, 2, 1), Gaussian(), samples=20)

@@ -6,6 +6,7 @@ in the others. Module calls are what is skipped: the code between them runs as i
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,9 @@ _prefix_lock = threading.Lock()
 class _Call:
     """A call of a module that ended before the first mask, and what later passes do instead.
 
-    Attributes:
-        kept: A clone of its output.
-        how: ``"keep"`` hands it out; ``"clone"`` hands out a copy, since it is changed in place
-            later; ``"run"`` calls the module again; ``"enter"`` does so and stands in for the
-            modules inside it.
+    As ``how`` says: ``"keep"`` returns the kept output; ``"clone"`` a copy of it, since it is
+    changed in place later; ``"run"`` calls the module again; ``"enter"`` does so and stands in for
+    the modules inside it.
     """
 
     def __init__(self, args: Any) -> None:
@@ -85,7 +84,7 @@ class Prefix:
                 self._queues.setdefault(name, []).append(call)
             self._records = []
 
-    def call(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, name: str, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Stand in for a module's ``forward``."""
         if self._inside or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
@@ -131,13 +130,8 @@ def prefix_once(
 ) -> Iterator[Prefix]:
     """Within the block, let modules before the first mask run in the first pass only.
 
-    Only one thread at a time gets this; others run every pass in full, with the same results.
-
-    Args:
-        backbone: The module that holds the sites.
-        sites: In execution order.
-        spec: How the backbone is called.
-        several: Whether there will be more than one pass.
+    Only one thread at a time gets this, and only if there are ``several`` passes; others run every
+    pass in full, with the same results.
     """
     active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
     prefix = Prefix(spec, active)
@@ -149,7 +143,7 @@ def prefix_once(
                 if not name or isinstance(module, torch.jit.ScriptModule):
                     continue
                 patched.append((module, module.__dict__.get("forward")))
-                module.__dict__["forward"] = _stand_in(prefix, name, module.forward)
+                module.__dict__["forward"] = functools.partial(prefix.call, name, module.forward)
             first = sites[0].name
             target = backbone if first == INPUT else backbone.get_submodule(first)
 
@@ -172,13 +166,6 @@ def prefix_once(
                 module.__dict__["forward"] = own
         if active:
             _prefix_lock.release()
-
-
-def _stand_in(prefix: Prefix, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return prefix.call(name, forward, args, kwargs)
-
-    return stand_in
 
 
 def _versions(value: Any) -> list[tuple[Tensor, int]]:

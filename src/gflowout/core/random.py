@@ -13,11 +13,7 @@ from gflowout.core import checks
 
 
 def generator(seed: int, *words: str | int) -> torch.Generator:
-    """Make the CPU generator that belongs to a seed and some words.
-
-    Args:
-        seed: The user's seed.
-        words: What is drawn, for instance ``"order", epoch``.
+    """Make the CPU generator that belongs to a seed and some words, such as ``"order", epoch``.
 
     Examples:
         >>> first, again = generator(0, "order", 3), generator(0, "order", 3)

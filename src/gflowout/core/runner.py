@@ -1,4 +1,4 @@
-"""Running a backbone under masks: one pass, or many draws at the price of few.
+"""Running a backbone under drawn or given masks: one pass, or many draws at the price of few.
 
 Draws are folded into larger batches where that is safe and pays; what comes before the first mask
 is shared by all of them (:mod:`gflowout.core.prefix_cache`).
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, logits_of
 from gflowout.core.hooks import masked_pass
-from gflowout.core.method import DrawAhead, DrawMask
+from gflowout.core.method import DrawAhead, DrawMask, Method
 from gflowout.core.noise import Noise, SeededNoise
 from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.sites import Site
@@ -33,23 +33,10 @@ AHEAD = 64
 
 
 class Runner:
-    """Runs one backbone on one set of arguments, any number of times.
-
-    Args:
-        backbone: The module that holds the sites.
-        sites: In execution order.
-        spec: How the backbone is called.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-    """
+    """Runs one backbone on one set of arguments, any number of times."""
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        sites: Sequence[Site],
-        spec: CallSpec,
-        args: Args,
-        kwargs: Kwargs,
+        self, backbone: nn.Module, sites: Sequence[Site], spec: CallSpec, args: Args, kwargs: Kwargs
     ) -> None:
         self.sites = sites
         self.spec = spec
@@ -103,18 +90,11 @@ class Runner:
         given: Sequence[Tensor] | None,
         keep_masks: bool,
     ) -> tuple[Tensor, list[Tensor] | None]:
-        """Draw one output per seed.
+        """Return outputs [draws, batch, ...] and masks [draws, batch, units] per site.
 
-        Args:
-            draw: Draws a site's mask.
-            ahead: Draws the masks of many draws and all sites, if they do not depend on the batch.
-            seeds: One per draw; a draw depends on nothing but its seed.
-            chunk: Draws per pass at most; ``None`` chooses.
-            given: Masks to use instead of drawing, [draws, batch, units] per site.
-            keep_masks: Return the masks, too.
-
-        Returns:
-            Outputs, [draws, batch, ...], and masks, [draws, batch, units] per site, or ``None``.
+        A draw depends on nothing but its seed. ``ahead`` draws the masks of many draws and all
+        sites, if they do not depend on the batch. A pass is of at most ``chunk`` draws; ``None``
+        chooses. Masks ``given``, [draws, batch, units] per site, are used instead of drawing.
         """
         outputs = torch.empty(0)
         kept: list[list[Tensor]] = []
@@ -176,3 +156,73 @@ def _full_precision(device: str) -> AbstractContextManager[Any]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
+
+
+def check_mask_values(masks: Any, binary: bool) -> None:
+    """Raise unless given masks hold numbers that a method can take: only 0 and 1 if ``binary``."""
+    tensors = masks if isinstance(masks, Sequence) else ()  # other errors are raised later
+    for number, mask in enumerate(tensors):
+        if not isinstance(mask, Tensor):
+            continue
+        if bool(mask.isnan().any()):
+            raise ValueError(f"masks must hold no NaN, got some in the one of site {number}")
+        if binary and not bool(((mask == 0) | (mask == 1)).all()):
+            wrong = mask[(mask != 0) & (mask != 1)][0].item()
+            raise ValueError(
+                f"masks must hold 0 (drop) and 1 (keep) only, got {wrong:g} in the one of site "
+                f"{number}"
+            )
+
+
+def masks_of_pass(masks: Any, method: Method, batch: int | None) -> list[Tensor]:
+    """Check masks for one pass, [batch or 1, units] per site; return them as [batch, units].
+
+    ``batch`` is the size of the batch, if known. Masks may hold the method's ``mask_parts`` side by
+    side instead of one mask per unit.
+    """
+    tensors = _per_site(masks, method)
+    for mask, site in zip(tensors, method.sites, strict=True):
+        rows = mask.shape[0] if mask.dim() else 0
+        widths = (site.units, method.mask_parts * site.units)
+        fits = batch is None or rows in (1, batch)
+        if mask.dim() != 2 or mask.shape[1] not in widths or not fits:
+            raise ValueError(
+                f"masks: the one of site {site.name!r} must have shape "
+                f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
+                f"{list(mask.shape)}"
+            )
+    return [mask if batch is None else mask.expand(batch, -1) for mask in tensors]
+
+
+def masks_of_draws(masks: Any, method: Method, batch: int | None) -> list[Tensor]:
+    """Check masks, [draws, batch or 1, units] per site; return them as [draws, batch, units]."""
+    tensors = _per_site(masks, method)
+    counts = {mask.shape[0] for mask in tensors if mask.dim() == 3}
+    for mask, site in zip(tensors, method.sites, strict=True):
+        widths = (site.units, method.mask_parts * site.units)
+        fits = mask.dim() == 3 and (batch is None or mask.shape[1] in (1, batch))
+        if not fits or mask.shape[2] not in widths or len(counts) != 1 or 0 in counts:
+            raise ValueError(
+                f"masks: the one of site {site.name!r} must have shape [samples, "
+                f"{batch or 'batch'}, {site.units}], with the same number of samples at every "
+                f"site, got {list(mask.shape)}"
+            )
+    return [mask if batch is None else mask.expand(-1, batch, -1) for mask in tensors]
+
+
+def masks_of_passes(masks: Any, method: Method, batch: int | None) -> list[list[Tensor]]:
+    """Check masks for one pass or, with three axes, for several; return those of every pass."""
+    if not any(mask.dim() == 3 for mask in _per_site(masks, method)):
+        return [masks_of_pass(masks, method, batch)]
+    return [list(draw) for draw in zip(*masks_of_draws(masks, method, batch), strict=True)]
+
+
+def _per_site(masks: Any, method: Method) -> list[Tensor]:
+    count = len(method.sites)
+    if not isinstance(masks, Sequence) or len(masks) != count:
+        got = f"{len(masks)}" if isinstance(masks, Sequence) else type(masks).__name__
+        raise ValueError(f"masks must hold one tensor per site ({count}), got {got}")
+    for mask in masks:
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"masks must hold tensors, got {type(mask).__name__}")
+    return [mask if mask.is_floating_point() else mask.float() for mask in masks]

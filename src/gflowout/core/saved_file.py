@@ -31,19 +31,12 @@ KEY = "gflowout"
 
 @dataclass(frozen=True)
 class Saved:
-    """A model as the file has it.
+    """A model as the file has it."""
 
-    Attributes:
-        where: What errors call it.
-        config: Its configuration.
-        tensors: Its state.
-        whole: Whether that has the backbone's.
-    """
-
-    where: str
+    where: str  # what errors call it
     config: dict[str, Any]
     tensors: dict[str, Tensor]
-    whole: bool = True
+    whole: bool = True  # with the state of the backbone
 
 
 def read(path: Path) -> tuple[list[Saved], list[float] | None]:
@@ -97,19 +90,10 @@ def _parse(where: str, text: str) -> dict[str, Any]:
     return dict(config)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a configuration builds, the backbone apart."""
-
-    method: type[Method]
-    options: Any
-    likelihood: Likelihood
-    sites: list[Site]
-    spec: CallSpec
-
-
-def parts_of(where: str, config: dict[str, Any]) -> Parts:
-    """Read the configuration; every value is checked by what takes it."""
+def parts_of(
+    where: str, config: dict[str, Any]
+) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
+    """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
     try:
         method = METHODS[checks.choice("method", config["method"], METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
@@ -123,7 +107,7 @@ def parts_of(where: str, config: dict[str, Any]) -> Parts:
             raise TypeError(f"validate must be true or false, got {config['validate']!r}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
-    return Parts(method, options, likelihood, sites, spec)
+    return method, sites, likelihood, spec, options
 
 
 def _site(saved: dict[str, Any]) -> Site:
@@ -147,10 +131,7 @@ def _site(saved: dict[str, Any]) -> Site:
             raise ValueError(f"site layout does not fit {saved['units']} units")
         site["layout"] = layout
     if saved.get("keep") is not None:
-        rates = tuple(
-            checks.number("site keep", rate, low=0, high=1, open_low=True, open_high=True)
-            for rate in saved["keep"]
-        )
+        rates = tuple(checks.probability("site keep", rate) for rate in saved["keep"])
         if len(rates) != saved["units"]:
             raise ValueError(f"site keep must hold {saved['units']} rates, got {len(rates)}")
         site["keep"] = rates

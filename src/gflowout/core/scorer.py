@@ -9,27 +9,21 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gflowout.core import given_masks, tree
+from gflowout.core import tree
 from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import DrawMask, Method
 from gflowout.core.noise import Noise
-from gflowout.core.runner import Runner
+from gflowout.core.runner import Runner, masks_of_passes
 from gflowout.core.sites import weights_by_unit
 from gflowout.core.trajectory import Scored, merge
 
 
 class Scorer:
-    """Runs the backbone for a method's training step and scores the labels.
+    """Runs the backbone for a method's training step and scores the labels ``y``.
 
-    Args:
-        runner: Holds the backbone and the inputs.
-        method: Draws the masks.
-        likelihood: Scores outputs.
-        y: Labels.
-        masks: Masks to score instead of drawing: [batch or 1, units] per site, or
-            [draws, batch or 1, units].
-        values: Check the values of the labels, not only their type and shape.
+    Given ``masks``, [batch or 1, units] or [draws, batch or 1, units] per site, are scored instead
+    of drawn ones. ``values`` checks the values of labels, not only their type and shape.
     """
 
     def __init__(
@@ -59,7 +53,7 @@ class Scorer:
     def __call__(self, draw: DrawMask, copies: int = 1) -> Scored:
         """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
         if self.masks is not None:
-            passes = given_masks.of_passes(self.masks, self.method, self.batch)
+            passes = masks_of_passes(self.masks, self.method, self.batch)
             return merge([self._pass(draw, 1, masks) for masks in passes])
         if copies == 1 or self.runner.call.can_fold:
             return self._pass(draw, copies, None)

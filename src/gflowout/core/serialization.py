@@ -68,14 +68,11 @@ def save(
     tensors = _tensors(model)
     if not backbone:
         tensors = {key: value for key, value in tensors.items() if _OURS.match(key)}
-    described = (
-        _config(model)
-        if isinstance(model, MaskedModel)
-        else {
-            "members": [_config(member) for member in model.members],
-            "weights": list(model.weights),
-        }
-    )
+    if isinstance(model, MaskedModel):
+        described = _config(model)
+    else:
+        members = [_config(member) for member in model.members]
+        described = {"members": members, "weights": list(model.weights)}
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
@@ -194,22 +191,13 @@ def _assembled(saved: Saved, backbone: nn.Module) -> MaskedModel:
     """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
     where, config = saved.where, saved.config
     with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
-        parts = parts_of(where, config)
-        method = parts.method(parts.sites, parts.likelihood, parts.options)
-        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
-    _check_backbone(where, backbone, parts.sites)
+        method, sites, likelihood, _, options = parts_of(where, config)
+        own = method(sites, likelihood, options).state_dict()
+        added = {"method": own, "likelihood": likelihood.state_dict()}
+    _check_backbone(where, backbone, sites)
     _compare(saved, backbone, added)
-    parts = parts_of(where, config)
     with torch.random.fork_rng(devices=[]):
-        return assemble(
-            backbone,
-            parts.method.name,
-            parts.sites,
-            parts.likelihood,
-            parts.spec,
-            parts.options,
-            bool(config["validate"]),
-        )
+        return assemble(backbone, *parts_of(where, config), validate=config["validate"])
 
 
 def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:

@@ -22,9 +22,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
     """Rows, the first of them a heading, as a Markdown table with columns of equal width.
 
-    Args:
-        rows: Of cells that are escaped already.
-        right: Align all columns but the first to the right.
+    Cells are escaped already. ``right`` aligns all columns but the first to the right.
 
     Examples:
         >>> print(markdown_table([["method", "nll"], ["mc", "0.2"]], right=True))

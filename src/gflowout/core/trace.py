@@ -30,13 +30,7 @@ _CHANNELS_FIRST = (
     nn.modules.pooling._AdaptiveAvgPoolNd,
     nn.modules.pooling._AdaptiveMaxPoolNd,
 )
-_FEATURES_LAST = (
-    nn.Linear,
-    nn.LayerNorm,
-    nn.Embedding,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-)
+_FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
 
 
 class Trace:
@@ -118,10 +112,9 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
 
 
 def quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
-    """Run the backbone without gradients, in eval mode, leaving the random state alone.
+    """Return the backbone's output, and whether it drew random numbers, which are put back.
 
-    Returns:
-        Its output, and whether it drew random numbers.
+    It runs in eval mode and without gradients.
     """
     with (
         torch.no_grad(),

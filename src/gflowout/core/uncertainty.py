@@ -175,7 +175,7 @@ def gaussian_mixture_quantile(means: Tensor, variances: Tensor, probability: flo
         >>> gaussian_mixture_quantile(torch.zeros(1, 1), torch.ones(1, 1), 0.975)
         tensor([1.9600])
     """
-    checks.number("probability", probability, low=0, high=1, open_low=True, open_high=True)
+    checks.probability("probability", probability)
     deviations = variances.sqrt()
     # Each component's own quantile brackets that of the mixture.
     standard = torch.special.ndtri(means.new_tensor(probability))

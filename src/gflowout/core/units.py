@@ -215,4 +215,4 @@ def _cell(name: str, cell: int, count: int) -> int:
 def _rate(rate: float) -> float:
     if isinstance(rate, float) and math.isclose(rate, 1.0):
         raise ValueError("keep must be below 1, got 1; name cells that must stay in always")
-    return checks.number("keep", rate, low=0, high=1, open_low=True, open_high=True)
+    return checks.probability("keep", rate)

@@ -29,7 +29,7 @@ from gflowout.core.method import Losses, Method, Options, Score, scaled
 from gflowout.core.noise import Noise
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._rates import Starts
+from gflowout.methods._shared import Starts
 
 NARROWEST = 8
 """Least width of a generator's hidden layer."""
@@ -67,7 +67,7 @@ class ContextualDropoutOptions(Options):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.number("prior_keep", self.prior_keep, low=0, high=1, open_low=True, open_high=True)
+        checks.probability("prior_keep", self.prior_keep)
         checks.number("kl_weight", self.kl_weight, low=0)
         checks.choice("noise", self.noise, list(NOISES))
         checks.choice("rescale", self.rescale, ["none", "kept"])
@@ -216,12 +216,11 @@ class ContextualDropout(Method):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the same generator as in training."""
 
-        def drawn() -> Tensor:
+        def draw() -> Tensor:
             logits = self._logits(site, activation, trajectory.real)
-            random = self._random(site, activation, trajectory)
-            return self.noise.sample(logits, random)
+            return self.noise.sample(logits, self._random(site, activation, trajectory))
 
-        mask = trajectory.mask(site, drawn)
+        mask = trajectory.mask(site, draw)
         return scaled(mask, self.options.rescale).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
@@ -263,8 +262,7 @@ class ContextualDropout(Method):
         return self.prior[site] * policy.DIRECT_GAIN + self.starts.at(site)
 
     def _logits(self, site: int, activation: Tensor, real: Tensor | None = None) -> Tensor:
-        pooled = self.sites[site].pool(activation.detach(), real)
-        pooled = pooled.to(self.prior.dtype)
+        pooled = self.sites[site].pool(activation.detach(), real).to(self.prior.dtype)
         logits: Tensor = self.starts.at(site) + self.options.gain * self.generators[site](pooled)
         return logits
 
@@ -307,17 +305,7 @@ def arm(
     that of the first pass, :math:`(1 - 2u) f \nabla \phi`, unbiased given the earlier masks, and
     half is the same at 1 - u. Taking the first pass's logits for both is biased. The baseline b,
     the mean cost of the batch's other examples, is independent of the example's u and changes no
-    expectation.
-
-    Args:
-        uniform: u, [batch, units].
-        logits: Of the first pass, [batch, units].
-        pseudo_logits: Of the second pass, [batch, units].
-        cost: f, [..., batch].
-        pseudo_cost: f', [..., batch].
-
-    Returns:
-        Zeros, [..., batch].
+    expectation. Random numbers and logits are [batch, units], costs and the result [..., batch].
 
     Examples:
         >>> logits = torch.zeros(1, 2, requires_grad=True)
