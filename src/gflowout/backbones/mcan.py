@@ -69,14 +69,7 @@ class GuidedAttentionLayer(nn.Module):
         self.norm3 = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, guide: Tensor, padding: Tensor, guide_padding: Tensor) -> Tensor:
-        """Map [batch, positions, width] to the same.
-
-        Args:
-            x: What is changed.
-            guide: What it looks at, [batch, places, width].
-            padding: Of ``x``, [batch, positions].
-            guide_padding: Of ``guide``, [batch, places].
-        """
+        """Map ``x`` [batch, positions, width] to the same; it looks at ``guide``, too."""
         x = self.norm1(x + self.attention(x, x, padding))
         x = self.norm2(x + self.guided(x, guide, guide_padding))
         x = self.norm3(x + self.feed_forward(x))

@@ -56,9 +56,7 @@ class CallSpec:
             raise TypeError("batched, fixed and unfoldable must hold names")
         flags = (self.foldable, self.mutates, self.random, self.parts_at_first_site)
         if not all(isinstance(flag, bool) for flag in flags):
-            raise TypeError(
-                "foldable, mutates, random and parts_at_first_site must be true or false"
-            )
+            raise TypeError("foldable, mutates, random, parts_at_first_site must be true or false")
         if not isinstance(self.padding, str | None):
             raise TypeError(f"padding must be the name of an argument, got {self.padding!r}")
         if self.shapes.keys() != self.floating.keys():

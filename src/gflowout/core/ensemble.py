@@ -182,7 +182,13 @@ class Ensemble(nn.Module):
             may not be averaged as they are, :meth:`predict` does it right.
         """
         results = [member(*args, y=y, **kwargs) for member in self.members]
-        return results if y is None else _total(results)
+        if y is None:
+            return results
+        sums = {
+            name: torch.stack([getattr(losses, name) for losses in results]).sum()
+            for name in ("total", "nll", "tb", "prior")
+        }
+        return EnsembleLosses(**sums, masks=[], members=tuple(results))
 
     @torch.no_grad()
     def predict(
@@ -340,14 +346,6 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     if not 0 < total < math.inf:
         raise ValueError(f"weights must have a positive, finite sum, got {total}")
     return tuple(number / total for number in numbers)
-
-
-def _total(losses: Sequence[Losses]) -> EnsembleLosses:
-    scalars = {
-        name: torch.stack([getattr(member, name) for member in losses]).sum()
-        for name in ("total", "nll", "tb", "prior")
-    }
-    return EnsembleLosses(**scalars, masks=[], members=tuple(losses))
 
 
 def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:

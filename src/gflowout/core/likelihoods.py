@@ -100,9 +100,9 @@ class Categorical(Likelihood):
         if values and y.numel():
             low, high = (int(bound) for bound in self._classes(y).aminmax())
             if low < 0 or high >= self.classes:
+                allowed = f"[0, {self.classes - 1}]"
                 raise ValueError(
-                    f"y must be in [0, {self.classes - 1}] for {self}, got labels from {low} to "
-                    f"{high}"
+                    f"y must be in {allowed} for {self}, got labels from {low} to {high}"
                 )
         return y
 
@@ -168,6 +168,10 @@ class _YesNo(Likelihood):
         target = target.to(log_odds.dtype)
         return _per_example(-F.binary_cross_entropy_with_logits(log_odds, target, reduction="none"))
 
+    def encode(self, target: Tensor) -> Tensor:
+        """Labels as -1 and 1, averaged over any further axes."""
+        return (2 * target - 1).reshape(len(target), -1, self.label_size).mean(1)
+
     def samples(self, output: Tensor) -> Tensor:
         """Probability of a yes, per label."""
         return _precise(self._log_odds(output)).sigmoid()
@@ -198,10 +202,6 @@ class Binary(_YesNo):
         if squeezed.dim() != 1:
             raise ValueError(f"y must have shape [{len(y)}] for {self}, got {list(y.shape)}")
         return _unit_interval(self, squeezed, values)
-
-    def encode(self, target: Tensor) -> Tensor:
-        """Labels as -1 and 1."""
-        return (2 * target - 1).unsqueeze(-1)
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
@@ -238,10 +238,6 @@ class MultiLabel(_YesNo):
         """Check that labels are in [0, 1]; soft labels are allowed."""
         _last_axis(self, _tensor(y), self.labels, label=True)
         return _unit_interval(self, y, values)
-
-    def encode(self, target: Tensor) -> Tensor:
-        """Labels as -1 and 1, averaged over any further axes."""
-        return (2 * target - 1).reshape(len(target), -1, self.labels).mean(1)
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this likelihood again."""
@@ -367,9 +363,7 @@ def _unit_interval(likelihood: Likelihood, y: Tensor, values: bool) -> Tensor:
     if values and y.numel():
         low, high = (float(bound) for bound in y.aminmax())
         if not (low >= 0 and high <= 1):
-            raise ValueError(
-                f"y must be in [0, 1] for {likelihood}, got values from {low:g} to {high:g}"
-            )
+            raise ValueError(f"y must be in [0, 1] for {likelihood}, got {low:g} to {high:g}")
     return y
 
 

@@ -23,9 +23,6 @@ from gflowout.core.trajectory import Scored, Trajectory
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
 
-DrawAhead = Callable[[Trajectory], list[Tensor] | None]
-"""See :meth:`Method.draw_ahead`."""
-
 
 class Score(Protocol):
     """Runs the backbone under masks from ``draw`` and scores the labels."""

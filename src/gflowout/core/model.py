@@ -24,7 +24,7 @@ from gflowout.core.method import Method
 from gflowout.core.noise import SeededNoise
 from gflowout.core.predictive import Predictive, settled
 from gflowout.core.random import draw_seeds
-from gflowout.core.runner import Runner, check_mask_values, masks_of_draws, masks_of_pass
+from gflowout.core.runner import Runner, check_mask_values, given_masks
 from gflowout.core.scorer import Scorer
 from gflowout.core.sites import INPUT, Site
 from gflowout.core.trajectory import Trajectory
@@ -109,7 +109,7 @@ class MaskedModel(nn.Module):
         if y is None:
             given = None
             if masks is not None:
-                given = masks_of_pass(masks, self.method, runner.call.batch_size)
+                given = given_masks(masks, self.method, runner.call.batch_size)
             return runner.run(self.method.draw, Trajectory(given=given))
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
@@ -161,8 +161,7 @@ class MaskedModel(nn.Module):
         given = None if masks is None else self._given_draws(masks, samples, runner)
         count = len(given[0]) if given else samples or 20
         seeds = draw_seeds(count, generator)
-        method = self.method
-        drawn = seeds[:1] if method.deterministic and not given else seeds
+        distinct = seeds[:1] if self.method.deterministic and not given else seeds
         # Tensors of inference mode do not tell whether they were changed in place.
         with (
             torch.inference_mode(False),
@@ -170,9 +169,7 @@ class MaskedModel(nn.Module):
             evaluating(self),
             runner.own_random_state(),
         ):
-            outputs, kept = runner.sample(
-                method.draw, method.draw_ahead, drawn, chunk, given, return_masks
-            )
+            outputs, kept = runner.sample(self.method, distinct, chunk, given, return_masks)
             if self.validate and bool(outputs.isnan().any()):
                 runner.call.check_nan()
             self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
@@ -184,7 +181,7 @@ class MaskedModel(nn.Module):
         """Given masks, [samples, batch, units] per site; ``None`` for a model without sites."""
         if self.validate:
             check_mask_values(masks, self.method.binary_masks)
-        given = masks_of_draws(masks, self.method, runner.call.batch_size)
+        given = given_masks(masks, self.method, runner.call.batch_size, several=True)
         if given and samples not in (None, len(given[0])):
             raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
         return given or None

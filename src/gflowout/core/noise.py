@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 _MANY = 2**12
 """Numbers of one draw and site from which :func:`from_words` is faster than PyTorch's own."""
@@ -24,9 +24,7 @@ class Noise:
         True
     """
 
-    def __init__(
-        self, generators: Sequence[torch.Generator] | None = None, copies: int = 1
-    ) -> None:
+    def __init__(self, generators: Sequence[Generator] | None = None, copies: int = 1) -> None:
         self.generators = generators
         self.copies = copies if generators is None else len(generators)
 
@@ -63,7 +61,7 @@ class Noise:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _sources(self) -> Sequence[torch.Generator] | None:
+    def _sources(self) -> Sequence[Generator] | None:
         return self.generators
 
 
@@ -74,11 +72,9 @@ class SeededNoise(Noise):
         super().__init__(copies=len(seeds))
         self._seeds, self._device = seeds, device
 
-    def _sources(self) -> Sequence[torch.Generator]:
+    def _sources(self) -> Sequence[Generator]:
         if self.generators is None:  # made when numbers are asked for: not all methods ask
-            self.generators = [
-                torch.Generator(self._device).manual_seed(seed) for seed in self._seeds
-            ]
+            self.generators = [Generator(self._device).manual_seed(seed) for seed in self._seeds]
         return self.generators
 
 

@@ -143,10 +143,7 @@ class Predictive:
         Args:
             combine: Score the mean logits, or average the score over the draws.
         """
-        if isinstance(self.likelihood, Gaussian):
-            raise self._not_for("dempster_shafer")
-        logits = self._per_output(self.likelihood.class_logits)
-        return uncertainty.dempster_shafer(logits, combine)
+        return uncertainty.dempster_shafer(self._logits("dempster_shafer"), combine)
 
     def variance(self) -> Tensor:
         """Variance of the probabilities, summed over classes; total variance in regression."""
@@ -185,10 +182,16 @@ class Predictive:
         likelihood = self.likelihood
         return self._per_output(lambda output: likelihood.moments(output)[1]).exp()
 
-    def _probabilities(self, score: str) -> Tensor:
+    def _logits(self, score: str) -> Tensor:
         if isinstance(self.likelihood, Gaussian):
-            raise self._not_for(score)
-        return self._per_output(self.likelihood.class_logits).softmax(-1)
+            raise TypeError(
+                f"{score}() is for classes; for {self.likelihood} use variance(), "
+                "epistemic_variance(), aleatoric_variance() or quantile()"
+            )
+        return self._per_output(self.likelihood.class_logits)
+
+    def _probabilities(self, score: str) -> Tensor:
+        return self._logits(score).softmax(-1)
 
     def _per_output(
         self, function: Callable[[Tensor], Tensor], outputs: Tensor | None = None
@@ -209,12 +212,6 @@ class Predictive:
                 f"{score}() is for regression (Gaussian); for {self.likelihood} use variance(), "
                 "entropy() or mutual_information()"
             )
-
-    def _not_for(self, score: str) -> TypeError:
-        return TypeError(
-            f"{score}() is for classes; for {self.likelihood} use variance(), "
-            "epistemic_variance(), aleatoric_variance() or quantile()"
-        )
 
 
 def settled(

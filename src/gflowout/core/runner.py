@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, logits_of
 from gflowout.core.hooks import masked_pass
-from gflowout.core.method import DrawAhead, DrawMask, Method
+from gflowout.core.method import DrawMask, Method
 from gflowout.core.noise import Noise, SeededNoise
 from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.sites import Site
@@ -83,8 +83,7 @@ class Runner:
 
     def sample(
         self,
-        draw: DrawMask,
-        ahead: DrawAhead,
+        method: Method,
         seeds: Sequence[int],
         chunk: int | None,
         given: Sequence[Tensor] | None,
@@ -92,8 +91,7 @@ class Runner:
     ) -> tuple[Tensor, list[Tensor] | None]:
         """Return outputs [draws, batch, ...] and masks [draws, batch, units] per site.
 
-        A draw depends on nothing but its seed. ``ahead`` draws the masks of many draws and all
-        sites, if they do not depend on the batch. A pass is of at most ``chunk`` draws; ``None``
+        A draw depends on nothing but its seed. A pass is of at most ``chunk`` draws; ``None``
         chooses. Masks ``given``, [draws, batch, units] per site, are used instead of drawing.
         """
         outputs = torch.empty(0)
@@ -107,7 +105,7 @@ class Runner:
                 if start == end:
                     end = min(start + most * -(-AHEAD // most), len(seeds))
                     noise = SeededNoise(seeds[start:end], self.call.device)
-                    masks, offset = ahead(Trajectory(noise)), start
+                    masks, offset = method.draw_ahead(Trajectory(noise)), start
                 # Unless draws part at the first site, the first pass is a single one, so that the
                 # common layers run on one batch.
                 limit = 1 if start == 0 and prefix.active and not parts else most
@@ -122,7 +120,7 @@ class Runner:
                 if self.spec.random:
                     torch.manual_seed(seeds[start])
                 prefix.start(1 if parts else copies)
-                output = logits_of(self.run(draw, trajectory))
+                output = logits_of(self.run(method.draw, trajectory))
                 prefix.stop()
                 batch = output.shape[0] // copies
                 if start == 0:  # filled in place: parts that are joined in the end take it twice
@@ -135,9 +133,9 @@ class Runner:
                     kept.append([mask.reshape(copies, batch, -1) for mask in drawn])
                 start += copies
                 del trajectory, output  # not to be held while the next pass runs
-        return outputs, [
-            torch.cat(site) for site in zip(*kept, strict=True)
-        ] if keep_masks else None
+        if not keep_masks:
+            return outputs, None
+        return outputs, [torch.cat(site) for site in zip(*kept, strict=True)]
 
     def _chunk(self, chunk: int | None) -> int:
         if not self.call.can_fold:
@@ -174,47 +172,38 @@ def check_mask_values(masks: Any, binary: bool) -> None:
             )
 
 
-def masks_of_pass(masks: Any, method: Method, batch: int | None) -> list[Tensor]:
-    """Check masks for one pass, [batch or 1, units] per site; return them as [batch, units].
+def given_masks(
+    masks: Any, method: Method, batch: int | None, several: bool = False
+) -> list[Tensor]:
+    """Check given masks, [batch or 1, units] per site; return them as [batch, units].
 
-    ``batch`` is the size of the batch, if known. Masks may hold the method's ``mask_parts`` side by
-    side instead of one mask per unit.
+    ``batch`` is the size of the batch, if known. If ``several``, masks have an axis of draws in
+    front. They may hold the method's ``mask_parts`` side by side instead of one mask per unit.
     """
     tensors = _per_site(masks, method)
+    counts = {mask.shape[0] for mask in tensors if mask.dim() == 3}
+    uneven = several and (len(counts) > 1 or 0 in counts)
     for mask, site in zip(tensors, method.sites, strict=True):
-        rows = mask.shape[0] if mask.dim() else 0
+        fits = mask.dim() == 2 + several and (batch is None or mask.shape[-2] in (1, batch))
         widths = (site.units, method.mask_parts * site.units)
-        fits = batch is None or rows in (1, batch)
-        if mask.dim() != 2 or mask.shape[1] not in widths or not fits:
+        if uneven or not fits or mask.shape[-1] not in widths:
+            size = f"{batch or 'batch'}, {site.units}"
+            shape = f"[{size}] or [1, {site.units}]"
+            if several:
+                shape = f"[samples, {size}], with the same number of samples at every site"
             raise ValueError(
-                f"masks: the one of site {site.name!r} must have shape "
-                f"[{batch or 'batch'}, {site.units}] or [1, {site.units}], got "
+                f"masks: the one of site {site.name!r} must have shape {shape}, got "
                 f"{list(mask.shape)}"
             )
-    return [mask if batch is None else mask.expand(batch, -1) for mask in tensors]
+    return [mask if batch is None else mask.expand(*mask.shape[:-2], batch, -1) for mask in tensors]
 
 
-def masks_of_draws(masks: Any, method: Method, batch: int | None) -> list[Tensor]:
-    """Check masks, [draws, batch or 1, units] per site; return them as [draws, batch, units]."""
-    tensors = _per_site(masks, method)
-    counts = {mask.shape[0] for mask in tensors if mask.dim() == 3}
-    for mask, site in zip(tensors, method.sites, strict=True):
-        widths = (site.units, method.mask_parts * site.units)
-        fits = mask.dim() == 3 and (batch is None or mask.shape[1] in (1, batch))
-        if not fits or mask.shape[2] not in widths or len(counts) != 1 or 0 in counts:
-            raise ValueError(
-                f"masks: the one of site {site.name!r} must have shape [samples, "
-                f"{batch or 'batch'}, {site.units}], with the same number of samples at every "
-                f"site, got {list(mask.shape)}"
-            )
-    return [mask if batch is None else mask.expand(-1, batch, -1) for mask in tensors]
-
-
-def masks_of_passes(masks: Any, method: Method, batch: int | None) -> list[list[Tensor]]:
+def given_masks_of_passes(masks: Any, method: Method, batch: int | None) -> list[list[Tensor]]:
     """Check masks for one pass or, with three axes, for several; return those of every pass."""
     if not any(mask.dim() == 3 for mask in _per_site(masks, method)):
-        return [masks_of_pass(masks, method, batch)]
-    return [list(draw) for draw in zip(*masks_of_draws(masks, method, batch), strict=True)]
+        return [given_masks(masks, method, batch)]
+    draws = zip(*given_masks(masks, method, batch, several=True), strict=True)
+    return [list(draw) for draw in draws]
 
 
 def _per_site(masks: Any, method: Method) -> list[Tensor]:

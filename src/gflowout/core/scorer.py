@@ -14,7 +14,7 @@ from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import DrawMask, Method
 from gflowout.core.noise import Noise
-from gflowout.core.runner import Runner, masks_of_passes
+from gflowout.core.runner import Runner, given_masks_of_passes
 from gflowout.core.sites import weights_by_unit
 from gflowout.core.trajectory import Scored, merge
 
@@ -53,7 +53,7 @@ class Scorer:
     def __call__(self, draw: DrawMask, copies: int = 1) -> Scored:
         """Return the trajectory with its log-likelihood, the batch taken ``copies`` times."""
         if self.masks is not None:
-            passes = masks_of_passes(self.masks, self.method, self.batch)
+            passes = given_masks_of_passes(self.masks, self.method, self.batch)
             return merge([self._pass(draw, 1, masks) for masks in passes])
         if copies == 1 or self.runner.call.can_fold:
             return self._pass(draw, copies, None)

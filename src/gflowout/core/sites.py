@@ -88,12 +88,11 @@ class Site:
                 of a row without any is 0.
 
         Examples:
-                >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
+            >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
             >>> h = torch.tensor([[[1.0], [3.0], [8.0]]])
             >>> site.pool(h, torch.tensor([[True, True, False]]))
             tensor([[2.]])
         """
-        others = self._others
         if real is not None and self.tokens is not None:
             if activation.shape[self.tokens] != real.shape[1]:
                 raise ValueError(
@@ -102,7 +101,7 @@ class Site:
                 )
             pooled = mean_of_real(activation, real, self.batch_axis, self.tokens)
         else:
-            pooled = activation.mean(others) if others else activation
+            pooled = activation.mean(self._others) if self._others else activation
         if self.layout is None:
             return pooled
         if self.batch_axis > self.axis:  # the batch comes first
@@ -112,9 +111,7 @@ class Site:
     @property
     def _others(self) -> list[int]:
         """Axes of neither batch nor units."""
-        return [
-            axis for axis in range(self.rank) if axis != self.batch_axis and axis not in self.axes
-        ]
+        return [axis for axis in range(self.rank) if axis not in (self.batch_axis, *self.axes)]
 
     def with_tokens(self, shape: Sequence[int], tokens: int) -> Site:
         """This site, with its axis of positions if an example of it has one.
@@ -156,7 +153,7 @@ class Site:
                 masks of whole copies are left to that layer (:mod:`gflowout.core.shared_product`).
 
         Examples:
-                >>> site = Site("fc", units=2, axis=1, rank=2)
+            >>> site = Site("fc", units=2, axis=1, rank=2)
             >>> masks = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
             >>> site.apply(torch.ones(1, 2), masks, copies=2, parting=True)
             tensor([[1., 0.],

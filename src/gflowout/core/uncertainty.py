@@ -111,8 +111,7 @@ def dempster_shafer(logits: Tensor, combine: Literal["logits", "draws"] = "logit
         >>> dempster_shafer(torch.zeros(1, 1, 4))
         tensor([0.5000])
     """
-    if combine not in ("logits", "draws"):
-        raise ValueError(f"combine must be one of 'logits', 'draws', got {combine!r}")
+    checks.choice("combine", combine, ["logits", "draws"])
     classes = logits.shape[-1]
     if combine == "logits":
         logits = logits.mean(0, keepdim=True)

@@ -86,8 +86,7 @@ def wrap(
             "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
             f"{likelihood!r}"
         )
-    if not isinstance(validate, bool):
-        raise TypeError(f"validate must be True or False, got {validate!r}")
+    checks.boolean("validate", validate)
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
     names = find_sites(backbone, sites, empty=METHODS[method].deterministic)

@@ -78,9 +78,7 @@ class IDGFlowOutOptions(Options):
         "paper": {
             "temperature": 2.0, "epsilon": 0.1, "log_z": "learned", "draws": 1, "group_size": 1,
         },
-        "features": {
-            "prior_keep": 0.1, "start_keep": 0.3, "beta": 0.3, "hidden": (), "draws": 8,
-        },
+        "features": {"prior_keep": 0.1, "start_keep": 0.3, "beta": 0.3, "hidden": (), "draws": 8},
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -222,12 +220,10 @@ class IDGFlowOut(Method):
                 )
             trajectory.index = _rows_of(batch, groups, trajectory.copies, device)
             return
-        member = _rows_of(batch, groups, 1, device)
+        member, given = _rows_of(batch, groups, 1, device), trajectory.given
         first = torch.searchsorted(member, torch.arange(groups, device=device))
-        rows = [mask[first] for mask in trajectory.given]
-        if all(
-            torch.equal(row[member], mask) for row, mask in zip(rows, trajectory.given, strict=True)
-        ):
+        rows = [mask[first] for mask in given]
+        if all(torch.equal(row[member], mask) for row, mask in zip(rows, given, strict=True)):
             trajectory.given, trajectory.index = rows, member
 
     @property

@@ -98,9 +98,8 @@ class VariationalDropout(Method):
 
         def draw() -> Tensor:
             units = self.sites[site].units
-            return 1 + deviations[site] * trajectory.noise.normal(
-                trajectory.batch, units, activation
-            )
+            normal = trajectory.noise.normal(trajectory.batch, units, activation)
+            return 1 + deviations[site] * normal
 
         return trajectory.mask(site, draw).to(activation.dtype)
 
