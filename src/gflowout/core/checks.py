@@ -36,10 +36,9 @@ def number(
     left = "(" if open_low or math.isinf(low) else "["
     right = ")" if open_high or math.isinf(high) else "]"
     allowed = f"a number in {left}{low:g}, {high:g}{right}"
-    if isinstance(value, _REAL) and not isinstance(value, bool | int):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, _REAL):
         raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
+    value = value if isinstance(value, int) else float(value)
     excluded = (open_low and value == low) or (open_high and value == high)
     if excluded or not low <= value <= high or not math.isfinite(value):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
@@ -67,15 +66,12 @@ def integer(name: str, value: Any, *, low: int) -> int:
             ...
         ValueError: samples must be an integer >= 1, got 0
     """
-    if isinstance(value, _INTEGRAL) and not isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"{name} must be an integer >= {low}, got {value!r} of type {type(value).__name__}"
-        )
+    allowed = f"an integer >= {low}"
+    if isinstance(value, bool) or not isinstance(value, _INTEGRAL):
+        raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
     if value < low:
-        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
-    return value
+        raise ValueError(f"{name} must be {allowed}, got {int(value)!r}")
+    return int(value)
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -21,9 +21,6 @@ from gflowout.core.random import draw_seeds, global_copy
 from gflowout.core.sites import SiteNames
 from gflowout.core.wrap import wrap
 
-_NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
-"""Arguments of a Gaussian that say how its noise is found, not what a label is."""
-
 
 @dataclass(frozen=True)
 class EnsembleLosses(Losses):
@@ -224,9 +221,7 @@ class Ensemble(nn.Module):
         """
         if masks is not None or return_masks:
             check_same_sites(self.members)
-        shares: Sequence[list[Tensor] | None] = [None] * len(self.members)
-        if masks is not None:
-            shares = self._shares(masks, samples)
+        shares = [None] * len(self.members) if masks is None else self._shares(masks, samples)
         counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
         kwargs |= {"chunk": chunk, "return_masks": return_masks}
         # Without one of their own, all members would draw the same.
@@ -403,5 +398,6 @@ def check_same_sites(models: Sequence[MaskedModel]) -> None:
 
 def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
     """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
+    noise = ("noise", "learn_noise", "heteroscedastic")
     config = likelihood.config()
-    return type(likelihood), {name: config[name] for name in config if name not in _NOISE}
+    return type(likelihood), {name: config[name] for name in config if name not in noise}

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,13 +38,13 @@ def masked_pass(
     handles, dropouts = [], []
     for index, site in enumerate(sites):
         if site.name == INPUT:
-            hook = masking.input_hook(index)
+            hook = partial(masking.input_hook, index)
             handles.append(backbone.register_forward_pre_hook(hook, with_kwargs=True))
             continue
         module = backbone.get_submodule(site.name)
         if isinstance(module, DROPOUTS):
             dropouts.append(module)
-        handles.append(module.register_forward_hook(masking.output_hook(index)))
+        handles.append(module.register_forward_hook(partial(masking.output_hook, index)))
     resting = _modes.rest(dropouts)  # our masks stand in for their own
     _modes.stop_fastpath()
     try:
@@ -69,26 +70,18 @@ class _Masking:
     done: int = 0
     thread: int = field(default_factory=threading.get_ident)
 
-    def output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if threading.get_ident() != self.thread:
-                return None
-            activation = main_tensor(output, self.sites[index].name)
-            return _replace_main(output, self._mask(index, activation))
+    def output_hook(self, index: int, module: nn.Module, args: Any, output: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return None
+        activation = main_tensor(output, self.sites[index].name)
+        return _replace_main(output, self._mask(index, activation))
 
-        return hook
-
-    def input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            if threading.get_ident() != self.thread:
-                return None
-            path, activation = input_tensor(args, kwargs)
-            masked = self._mask(index, activation)
-            return tree.map_tensors(
-                lambda at, tensor: masked if at == path else tensor, (args, kwargs)
-            )
-
-        return hook
+    def input_hook(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return None
+        path, activation = input_tensor(args, kwargs)
+        masked = self._mask(index, activation)
+        return tree.map_tensors(lambda at, tensor: masked if at == path else tensor, (args, kwargs))
 
     def _mask(self, index: int, activation: Tensor) -> Tensor:
         site = self.sites[index]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Likelihood(nn.Module, ABC):
 
     label_size: int
     """Size of an encoded label."""
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Names of the constructor's arguments, which are attributes, too."""
 
     @abstractmethod
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
@@ -61,9 +63,10 @@ class Likelihood(nn.Module, ABC):
         """Return output and likelihood in a form that later training cannot change."""
         return output, self
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
+        """Arguments that build this likelihood again; those that are ``None`` are left out."""
+        values = {name: getattr(self, name) for name in self.arguments}
+        return {name: value for name, value in values.items() if value is not None}
 
     def extra_repr(self) -> str:
         """Show the arguments."""
@@ -82,6 +85,8 @@ class Categorical(Likelihood):
         >>> likelihood.log_prob(torch.zeros(1, 3), torch.tensor([2])).exp()
         tensor([0.3333])
     """
+
+    arguments = ("classes", "ignore_index")
 
     def __init__(self, classes: int, ignore_index: int | None = None) -> None:
         super().__init__()
@@ -145,11 +150,6 @@ class Categorical(Likelihood):
         """The output itself."""
         return _precise(output)
 
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
-        return {"classes": self.classes, **ignored}
-
     def _classes(self, y: Tensor) -> Tensor:
         """Labels with class 0 in place of those to be ignored."""
         if self.ignore_index is None:
@@ -203,10 +203,6 @@ class Binary(_YesNo):
             raise ValueError(f"y must have shape [{len(y)}] for {self}, got {list(y.shape)}")
         return _unit_interval(self, squeezed, values)
 
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        return {}
-
     def _log_odds(self, output: Tensor) -> Tensor:
         squeezed = _squeeze(output)
         if squeezed.dim() != 1:
@@ -229,6 +225,8 @@ class MultiLabel(_YesNo):
         tensor([0.2500])
     """
 
+    arguments = ("labels",)
+
     def __init__(self, labels: int) -> None:
         super().__init__()
         self.labels = checks.integer("labels", labels, low=1)
@@ -238,10 +236,6 @@ class MultiLabel(_YesNo):
         """Check that labels are in [0, 1]; soft labels are allowed."""
         _last_axis(self, _tensor(y), self.labels, label=True)
         return _unit_interval(self, y, values)
-
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        return {"labels": self.labels}
 
     def _log_odds(self, output: Tensor) -> Tensor:
         _last_axis(self, output, self.labels)
@@ -267,6 +261,8 @@ class Gaussian(Likelihood):
         >>> Gaussian(1).log_prob(torch.zeros(2, 1), torch.zeros(2, 1))
         tensor([-0.9189, -0.9189], grad_fn=<SumBackward1>)
     """
+
+    arguments = ("dim", "noise", "learn_noise", "heteroscedastic")
 
     def __init__(
         self,
@@ -325,11 +321,6 @@ class Gaussian(Likelihood):
     def settle(self, output: Tensor) -> tuple[Tensor, Likelihood]:
         """Write the learned noise into the output."""
         return torch.cat(self.moments(output), -1), Gaussian(self.dim, heteroscedastic=True)
-
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        names = ("dim", "noise", "learn_noise", "heteroscedastic")
-        return {name: getattr(self, name) for name in names}
 
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {

@@ -24,8 +24,7 @@ from gflowout.core.method import Method
 from gflowout.core.noise import SeededNoise
 from gflowout.core.predictive import Predictive, settled
 from gflowout.core.random import draw_seeds
-from gflowout.core.runner import Runner, check_mask_values, given_masks
-from gflowout.core.scorer import Scorer
+from gflowout.core.runner import Runner, Scorer, given_masks
 from gflowout.core.sites import INPUT, Site
 from gflowout.core.trajectory import Trajectory
 
@@ -104,12 +103,11 @@ class MaskedModel(nn.Module):
             :class:`Losses` if ``y`` is given, else whatever the backbone returns.
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
-        if masks is not None and self.validate:
-            check_mask_values(masks, self.method.binary_masks)
         if y is None:
             given = None
             if masks is not None:
-                given = given_masks(masks, self.method, runner.call.batch_size)
+                batch = runner.call.batch_size
+                given = given_masks(masks, self.method, batch, values=self.validate)
             return runner.run(self.method.draw, Trajectory(given=given))
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
@@ -179,9 +177,8 @@ class MaskedModel(nn.Module):
         self, masks: Sequence[Tensor], samples: int | None, runner: Runner
     ) -> list[Tensor] | None:
         """Given masks, [samples, batch, units] per site; ``None`` for a model without sites."""
-        if self.validate:
-            check_mask_values(masks, self.method.binary_masks)
-        given = given_masks(masks, self.method, runner.call.batch_size, several=True)
+        batch = runner.call.batch_size
+        given = given_masks(masks, self.method, batch, values=self.validate, several=True)
         if given and samples not in (None, len(given[0])):
             raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
         return given or None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ class Prefix:
         self._open = self.active and self._queues is None
         self._positions = {}
 
-    def close(self) -> None:
+    def close(self, *_: Any) -> None:
         """The first mask is about to be drawn: nothing after this is common to all draws."""
         if threading.get_ident() == self._thread:
             self._open = False
@@ -133,39 +133,30 @@ def prefix_once(
     Only one thread at a time gets this, and only if there are ``several`` passes; others run every
     pass in full, with the same results.
     """
-    active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
-    prefix = Prefix(spec, active)
-    patched: list[tuple[nn.Module, Any]] = []
-    handle = None
-    try:
+    with ExitStack() as stack:
+        active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
+        prefix = Prefix(spec, active)
         if active:
+            stack.callback(_prefix_lock.release)
             for name, module in backbone.named_modules():
-                if not name or isinstance(module, torch.jit.ScriptModule):
-                    continue
-                patched.append((module, module.__dict__.get("forward")))
-                module.__dict__["forward"] = functools.partial(prefix.call, name, module.forward)
+                if name and not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(_set_forward, module, module.__dict__.get("forward"))
+                    _set_forward(module, functools.partial(prefix.call, name, module.forward))
             first = sites[0].name
-            target = backbone if first == INPUT else backbone.get_submodule(first)
-
-            def closing(*_: Any) -> None:
-                prefix.close()
-
-            handle = (
-                target.register_forward_pre_hook(closing)
-                if target is backbone
-                else target.register_forward_hook(closing)
-            )
-        yield prefix
-    finally:
-        if handle is not None:
-            handle.remove()
-        for module, own in patched:
-            if own is None:
-                del module.__dict__["forward"]
+            if first == INPUT:
+                handle = backbone.register_forward_pre_hook(prefix.close)
             else:
-                module.__dict__["forward"] = own
-        if active:
-            _prefix_lock.release()
+                handle = backbone.get_submodule(first).register_forward_hook(prefix.close)
+            stack.callback(handle.remove)
+        yield prefix
+
+
+def _set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Let a module call this function, or, with ``None``, its class's own ``forward`` again."""
+    if forward is None:
+        del module.__dict__["forward"]
+    else:
+        module.__dict__["forward"] = forward
 
 
 def _versions(value: Any) -> list[tuple[Tensor, int]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -67,13 +67,6 @@ class ConcreteDropoutOptions(Options):
         check_sizes(self)
 
 
-class _Rates(NamedTuple):
-    """What a training pass needs of the rates, per site: computed once for all of them."""
-
-    logits: tuple[Tensor, ...]
-    inverse_keep: tuple[Tensor, ...]
-
-
 class ConcreteDropout(Method):
     """Bernoulli masks, anew for each example and draw, with learned rates.
 
@@ -105,16 +98,21 @@ class ConcreteDropout(Method):
         return self.keep_logits.split(torch.sigmoid(-self.keep_logits()))[site]
 
     def draw_training(
-        self, site: int, activation: Tensor, trajectory: Trajectory, rates: _Rates
+        self,
+        site: int,
+        activation: Tensor,
+        trajectory: Trajectory,
+        logits: tuple[Tensor, ...],
+        inverse_keep: tuple[Tensor, ...],
     ) -> Tensor:
         """Draw a relaxed mask per example."""
 
         def draw() -> Tensor:
             uniform = self._uniform(site, activation, trajectory)
-            return relaxed(rates.logits[site], uniform, self.options.relaxation)
+            return relaxed(logits[site], uniform, self.options.relaxation)
 
         mask = trajectory.mask(site, draw)
-        return (mask * rates.inverse_keep[site]).to(activation.dtype)
+        return (mask * inverse_keep[site]).to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a hard mask per example."""
@@ -135,15 +133,16 @@ class ConcreteDropout(Method):
         options: ConcreteDropoutOptions = self.options
         logits, split = self.keep_logits(), self.keep_logits.split
         keep = torch.sigmoid(logits)
-        rates = _Rates(split(logits), split(keep.reciprocal()))
-        trajectory = score(partial(self.draw_training, rates=rates))
+        inverse_keep = split(keep.reciprocal())
+        draw = partial(self.draw_training, logits=split(logits), inverse_keep=inverse_keep)
+        trajectory = score(draw)
         # Sums of products, not matrix products, which autocast would round.
         uncertain = (self.keep_logits.units * entropy(logits, keep)).sum()
         divergence = -options.dropout_regularizer * uncertain
-        for site, inverse_keep in enumerate(rates.inverse_keep):
+        for site, inverse in enumerate(inverse_keep):
             weight = score.weight(site)
             if weight is not None and options.length_scale > 0:
-                squares = weight_term(weight, inverse_keep)
+                squares = weight_term(weight, inverse)
                 divergence = divergence + options.length_scale**2 / 2 * squares
         size = self.examples_in_training(trajectory.batch)
         return regularised_losses(trajectory, divergence / size)
