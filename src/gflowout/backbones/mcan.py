@@ -282,10 +282,9 @@ def _padding(name: str, given: Tensor | None, sequence: Tensor) -> Tensor:
         return region_padding(sequence) if sequence.dim() == 3 else sequence == PADDING_TOKEN
     if given.dtype != torch.bool:
         raise TypeError(f"{name} must be a bool tensor, True for padding, got {given.dtype}")
-    if given.shape != sequence.shape[:2]:
-        raise ValueError(
-            f"{name} must have shape {list(sequence.shape[:2])}, got {list(given.shape)}"
-        )
+    shape = sequence.shape[:2]
+    if given.shape != shape:
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(given.shape)}")
     return given
 
 

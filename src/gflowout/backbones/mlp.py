@@ -95,8 +95,8 @@ class MLP(nn.Module):
 
 
 def _module(activation: Callable[[], nn.Module]) -> nn.Module:
-    made_anew = callable(activation) and not isinstance(activation, nn.Module)
-    module: object = activation() if made_anew else None
+    buildable = callable(activation) and not isinstance(activation, nn.Module)
+    module: object = activation() if buildable else None
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"activation must make a new nn.Module when called, such as nn.ReLU, got {activation!r}"

@@ -26,7 +26,6 @@ DTYPES = {
 }  # fmt: skip
 """What the format calls the types of tensors that it has."""
 
-
 UNFINISHED = ".unfinished-"
 """In the name of a file while it is written."""
 

@@ -97,13 +97,7 @@ class Ensemble(nn.Module):
         single = isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)
         if single or not isinstance(members, Iterable):
             raise TypeError(f"members must be a list of models, got {type(members).__name__}")
-        models: list[MaskedModel] = []
-        for index, member in enumerate(members):
-            if isinstance(member, Ensemble):
-                raise TypeError(f"member {index} is an Ensemble: pass its members instead")
-            if not isinstance(member, MaskedModel):
-                member = _wrapped(index, member, likelihood, example)
-            models.append(member)
+        models = [_wrapped(at, member, likelihood, example) for at, member in enumerate(members)]
         _check_members(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
@@ -238,12 +232,10 @@ class Ensemble(nn.Module):
                     f"{list(parts[0].outputs.shape[1:])} from member 0 and "
                     f"{list(part.outputs.shape[1:])} from member {index}"
                 )
-        pooled = [part.masks or () for part in parts]
-        return Predictive(
-            torch.cat([part.outputs for part in parts]),
-            parts[0].likelihood,
-            [torch.cat(site) for site in zip(*pooled, strict=True)] if return_masks else None,
-        )
+        outputs = torch.cat([part.outputs for part in parts])
+        by_site = zip(*(part.masks or () for part in parts), strict=True)
+        pooled = [torch.cat(site) for site in by_site] if return_masks else None
+        return Predictive(outputs, parts[0].likelihood, pooled)
 
     def inclusion(
         self, *args: Any, samples: int = 1000, names: Sequence[str] = (), **kwargs: Any
@@ -344,7 +336,11 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
 
 
 def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
-    """Wrap a bare module as a model of method "none" without sites."""
+    """Return a model as it is, a bare module as a model of method "none" without sites."""
+    if isinstance(member, MaskedModel):
+        return member
+    if isinstance(member, Ensemble):
+        raise TypeError(f"member {index} is an Ensemble: pass its members instead")
     if not isinstance(member, nn.Module):
         raise TypeError(
             f"member {index} must be a model from gfo.wrap or an nn.Module, got "

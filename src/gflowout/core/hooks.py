@@ -195,8 +195,7 @@ class _Modes:
                 torch.backends.mha.set_fastpath_enabled(self._fastpath)
 
 
-_modes = _Modes()
-"""The one of this process."""
+_modes = _Modes()  # of this process
 
 
 def _set_training(module: nn.Module, value: bool) -> None:

@@ -327,7 +327,6 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.__name__: kind for kind in (Categorical, Binary, MultiLabel, Gaussian)
 }
 
-
 _AT_A_TIME = 2**17
 """Elements that :meth:`Categorical.samples` takes at a time."""
 

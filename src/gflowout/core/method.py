@@ -214,17 +214,12 @@ class Method(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def likelihood_losses(trajectory: Scored) -> Losses:
-    """Losses of a method that trains the backbone only."""
+def likelihood_losses(trajectory: Scored, prior: Tensor | None = None) -> Losses:
+    """Losses of a method that minimises the negative log-likelihood, plus ``prior`` if given."""
     nll = -trajectory.log_likelihood.mean()
     zero = nll.new_zeros(())
-    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=trajectory.masks_by_draw())
-
-
-def regularised_losses(trajectory: Scored, prior: Tensor) -> Losses:
-    """Losses of a method that adds one regulariser to the negative log-likelihood."""
-    plain = likelihood_losses(trajectory)
-    return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
+    total, prior = (nll, zero) if prior is None else (nll + prior, prior)
+    return Losses(total=total, nll=nll, tb=zero, prior=prior, masks=trajectory.masks_by_draw())
 
 
 def balance_losses(

@@ -106,8 +106,7 @@ class MaskedModel(nn.Module):
         if y is None:
             given = None
             if masks is not None:
-                batch = runner.call.batch_size
-                given = given_masks(masks, self.method, batch, values=self.validate)
+                given = given_masks(masks, self.method, runner.call.batch_size, self.validate)
             return runner.run(self.method.draw, Trajectory(given=given))
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
@@ -147,16 +146,20 @@ class MaskedModel(nn.Module):
         """
         if "y" in kwargs:
             raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")
-        if samples is not None:
-            checks.integer("samples", samples, low=1)
-        if chunk is not None:
-            checks.integer("chunk", chunk, low=1)
+        for name, value in (("samples", samples), ("chunk", chunk)):
+            if value is not None:
+                checks.integer(name, value, low=1)
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(
                 f"generator must be a torch.Generator or None, got {type(generator).__name__}"
             )
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
-        given = None if masks is None else self._given_draws(masks, samples, runner)
+        given = None
+        if masks is not None:
+            batch = runner.call.batch_size
+            given = given_masks(masks, self.method, batch, self.validate, several=True)
+        if given and samples not in (None, len(given[0])):
+            raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
         count = len(given[0]) if given else samples or 20
         seeds = draw_seeds(count, generator)
         distinct = seeds[:1] if self.method.deterministic and not given else seeds
@@ -167,21 +170,11 @@ class MaskedModel(nn.Module):
             evaluating(self),
             runner.own_random_state(),
         ):
-            outputs, kept = runner.sample(self.method, distinct, chunk, given, return_masks)
+            outputs, kept = runner.sample(self.method, distinct, chunk, given or None, return_masks)
             if self.validate and bool(outputs.isnan().any()):
                 runner.call.check_nan()
             self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
             return settled(outputs, self.likelihood, kept, count)
-
-    def _given_draws(
-        self, masks: Sequence[Tensor], samples: int | None, runner: Runner
-    ) -> list[Tensor] | None:
-        """Given masks, [samples, batch, units] per site; ``None`` for a model without sites."""
-        batch = runner.call.batch_size
-        given = given_masks(masks, self.method, batch, values=self.validate, several=True)
-        if given and samples not in (None, len(given[0])):
-            raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
-        return given or None
 
     @torch.no_grad()
     def inclusion(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -39,11 +40,10 @@ class Noise:
         if count < _MANY or like.device.type != "cpu":
             return self._numbers(torch.rand, rows, units, like)
         words = torch.empty(self.copies, -(-count // 4) + 1, dtype=torch.int64)
-        generators = self._sources()
-        if generators is None:
+        if self.generators is None:
             words.random_(-(2**63), None)
         else:
-            for part, generator in zip(words, generators, strict=True):
+            for part, generator in zip(words, self.generators, strict=True):
                 part.random_(-(2**63), None, generator=generator)
         return from_words(words, count).reshape(-1, units)
 
@@ -52,30 +52,26 @@ class Noise:
         return self._numbers(torch.randn, rows, units, like)
 
     def _numbers(self, draw: Callable[..., Tensor], rows: int, units: int, like: Tensor) -> Tensor:
-        generators = self._sources()
-        if generators is None:
+        if self.generators is None:
             return draw(self.copies * rows, units, device=like.device, dtype=torch.float32)
         parts = [
             draw(rows, units, device=like.device, dtype=torch.float32, generator=generator)
-            for generator in generators
+            for generator in self.generators
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _sources(self) -> Sequence[Generator] | None:
-        return self.generators
 
 
 class SeededNoise(Noise):
     """Numbers of draws that depend on nothing but the seed of each."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        super().__init__(copies=len(seeds))
+        self.copies = len(seeds)
         self._seeds, self._device = seeds, device
 
-    def _sources(self) -> Sequence[Generator]:
-        if self.generators is None:  # made when numbers are asked for: not all methods ask
-            self.generators = [Generator(self._device).manual_seed(seed) for seed in self._seeds]
-        return self.generators
+    @cached_property
+    def generators(self) -> Sequence[Generator]:  # type: ignore[override]
+        """Made when numbers are asked for: not all methods ask."""
+        return [Generator(self._device).manual_seed(seed) for seed in self._seeds]
 
 
 class RecordedNoise(Noise):

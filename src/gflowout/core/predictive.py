@@ -93,9 +93,7 @@ class Predictive:
             raise ValueError("parts must hold at least one prediction, got none")
         counts = sorted({len(part.outputs) for part in parts})
         if len(counts) > 1:
-            raise ValueError(
-                f"parts must have the same number of samples, got from {counts[0]} to {counts[-1]}"
-            )
+            raise ValueError(f"parts must have the same number of samples, got {counts}")
         with_masks = [part.masks for part in parts if part.masks is not None]
         masks = None
         if len(with_masks) == len(parts):

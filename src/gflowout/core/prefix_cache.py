@@ -59,7 +59,7 @@ class Prefix:
         self._thread = threading.get_ident()
         self._records: list[tuple[str, _Call]] = []
         self._queues: dict[str, list[_Call]] | None = None
-        self._positions: dict[str, int] = {}
+        self._pending: dict[str, Iterator[_Call]] = {}  # in this pass
         self._open = False
         self._inside = False  # a module that runs again as a whole
         self._copies = 1
@@ -68,7 +68,7 @@ class Prefix:
         """Begin a pass over ``copies`` copies of the batch."""
         self._copies = copies
         self._open = self.active and self._queues is None
-        self._positions = {}
+        self._pending = {name: iter(calls) for name, calls in (self._queues or {}).items()}
 
     def close(self, *_: Any) -> None:
         """The first mask is about to be drawn: nothing after this is common to all draws."""
@@ -90,7 +90,7 @@ class Prefix:
             return forward(*args, **kwargs)
         if self._open:
             return self._record(name, forward, args, kwargs)
-        call = self._next(name)
+        call = next(self._pending.get(name, iter(())), None)
         if call is None or call.how == "enter":
             return forward(*args, **kwargs)
         if call.how == "run" or (self._copies > 1 and name in self._spec.unfoldable):
@@ -116,12 +116,6 @@ class Prefix:
                 del self._records[before:]
             self._records.append((name, call))
         return output
-
-    def _next(self, name: str) -> _Call | None:
-        queue = (self._queues or {}).get(name, [])
-        position = self._positions.get(name, 0)
-        self._positions[name] = position + 1
-        return queue[position] if position < len(queue) else None
 
 
 @contextmanager

@@ -38,9 +38,8 @@ def draw_seeds(count: int, generator: torch.Generator | None = None) -> list[int
         True
     """
     generator = global_copy() if generator is None else generator
-    seeds: list[int] = torch.randint(
-        2**62, (count,), generator=generator, device=generator.device
-    ).tolist()
+    device = generator.device
+    seeds: list[int] = torch.randint(2**62, (count,), generator=generator, device=device).tolist()
     return seeds
 
 

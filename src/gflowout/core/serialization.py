@@ -77,9 +77,12 @@ def save(
     if target.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
     checks.boolean("backbone", backbone)
-    tensors = _tensors(model)
-    if not backbone:
-        tensors = {key: value for key, value in tensors.items() if _OURS.match(key)}
+    # Tensors that share memory (tied weights) are written twice.
+    state = model.state_dict()
+    tensors = {key: state[key] for key in state if backbone or _OURS.match(key)}
+    for key, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
     if isinstance(model, MaskedModel):
         described = _config(model)
     else:
@@ -182,15 +185,6 @@ def _config(model: MaskedModel) -> dict[str, Any]:
         "spec": dataclasses.asdict(model.spec),
         "validate": model.validate,
     }
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """State as tensors; those that share memory (tied weights) are written twice."""
-    tensors = dict(model.state_dict())
-    for key, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
-    return tensors
 
 
 def _check_bare(backbones: Sequence[Any]) -> None:

@@ -309,9 +309,7 @@ def _units(name: str, value: Any) -> Units:
     if isinstance(value, Units):
         return value
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise TypeError(
-            f"sites: the axis of {name!r} must be an integer or gfo.Units, got {value!r}"
-        )
+        raise TypeError(f"sites: axis of {name!r} must be an integer or gfo.Units, got {value!r}")
     return Units(value)
 
 

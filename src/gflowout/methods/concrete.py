@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, regularised_losses
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers, check_sizes
@@ -145,7 +145,7 @@ class ConcreteDropout(Method):
                 squares = weight_term(weight, inverse)
                 divergence = divergence + options.length_scale**2 / 2 * squares
         size = self.examples_in_training(trajectory.batch)
-        return regularised_losses(trajectory, divergence / size)
+        return likelihood_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         return trajectory.noise.uniform(trajectory.batch, self.sites[site].units, activation)

@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, scaled
-from gflowout.core.noise import Noise
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import Starts
@@ -84,11 +83,6 @@ class Bernoulli:
     """Masks of 0 and 1; logits are log-odds of keeping a unit."""
 
     @staticmethod
-    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
-        """Numbers that :meth:`sample` needs."""
-        return noise.uniform(rows, units, like)
-
-    @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
         """1 where the uniform number is below the keep rate; without gradient."""
         return policy.draw(logits, random)
@@ -115,13 +109,8 @@ class Gaussian:
     """Factors of mean 1 with the variance of inverted dropout, (1 - keep) / keep = exp(-logit)."""
 
     @staticmethod
-    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
-        """Numbers that :meth:`sample` needs."""
-        return noise.normal(rows, units, like)
-
-    @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
-        """A differentiable function of the logits, which may be those of one copy of the batch."""
+        """Factors from normal numbers, differentiable in logits of all copies of the batch or one."""
         deviation: Tensor = (-logits / 2).exp()
         copies = random.to(logits.dtype).reshape(-1, *logits.shape)
         return (1 + deviation * copies).flatten(0, 1)
@@ -234,7 +223,8 @@ class ContextualDropout(Method):
         record = _Record()
         trajectory = score(partial(self.draw_training, record=record))
         nll = -trajectory.log_likelihood
-        kl = self._per_site(record.kl)
+        count = len(self.sites)  # several draws of given masks take as many passes
+        kl = [torch.cat(record.kl[site::count]) for site in range(count)]
         nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
         if self.options.noise == "bernoulli" and record.random and torch.is_grad_enabled():
             mirrored = _Record(antithetic=record)
@@ -267,13 +257,9 @@ class ContextualDropout(Method):
         return logits
 
     def _random(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        units = self.sites[site].units
-        return self.noise.random(trajectory.noise, trajectory.batch, units, activation)
-
-    def _per_site(self, values: list[Tensor]) -> list[Tensor]:
-        """Join the passes that several draws of given masks took."""
-        count = len(self.sites)
-        return [torch.cat(values[site::count]) for site in range(count)]
+        noise = trajectory.noise
+        draw = noise.uniform if self.noise is Bernoulli else noise.normal
+        return draw(trajectory.batch, self.sites[site].units, activation)
 
 
 def _costs(nll: Tensor, kl: list[Tensor]) -> list[Tensor]:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, regularised_losses
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers
@@ -127,7 +127,7 @@ class StochasticGates(Method):
         means = self.means()
         trajectory = score(partial(self.draw_training, means=self.means.split(means)))
         count = open_probability(means, self.options.noise).sum()
-        return regularised_losses(trajectory, self.options.strength * count)
+        return likelihood_losses(trajectory, self.options.strength * count)
 
     def _drawn(self, mean: Tensor, like: Tensor, trajectory: Trajectory) -> Tensor:
         rows = 1 if self.options.shared else trajectory.batch

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, regularised_losses
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers, check_sizes
@@ -114,7 +114,7 @@ class VariationalDropout(Method):
         # A sum of products, not a matrix product, which autocast would round.
         divergence = (self.log_alpha.units * log_uniform_kl(log_alpha)).sum()
         size = self.examples_in_training(trajectory.batch)
-        return regularised_losses(trajectory, divergence * (self.options.kl_weight / size))
+        return likelihood_losses(trajectory, divergence * (self.options.kl_weight / size))
 
     def _bounded(self) -> Tensor:
         return LARGEST - F.softplus(LARGEST - self.log_alpha())
