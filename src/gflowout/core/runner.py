@@ -41,8 +41,7 @@ class Runner:
     def __init__(
         self, backbone: nn.Module, sites: Sequence[Site], spec: CallSpec, args: Args, kwargs: Kwargs
     ) -> None:
-        self.sites = sites
-        self.spec = spec
+        self.sites, self.spec = sites, spec
         self.call = BoundCall(backbone, args, kwargs, spec)
         self.call.check()
         self.real = None if spec.padding is None else self.call.real_positions()
@@ -157,7 +156,7 @@ class Scorer:
     """Runs the backbone for a method's training step and scores the labels ``y``.
 
     Given ``masks``, [batch or 1, units] or [draws, batch or 1, units] per site, are scored instead
-    of drawn ones. ``values`` checks the values of labels, not only their type and shape.
+    of drawn ones. ``values`` checks the values of labels and masks, not only type and shape.
     """
 
     def __init__(
@@ -169,9 +168,7 @@ class Scorer:
         masks: Sequence[Tensor] | None,
         values: bool,
     ) -> None:
-        self.runner = runner
-        self.method = method
-        self.likelihood = likelihood
+        self.runner, self.method, self.likelihood = runner, method, likelihood
         self.masks, self.values = masks, values
         self.target = likelihood.target(y, values=values)
         self.batch = runner.call.batch_size

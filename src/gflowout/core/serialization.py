@@ -331,7 +331,9 @@ def _parts_of(
 def _site(saved: dict[str, Any]) -> Site:
     """A site from its fields, every one of them checked."""
     units, rank = (checks.integer(f"site {name}", saved[name], low=1) for name in ("units", "rank"))
-    names = ["axis", "batch_axis"] + ["tokens"] * (saved.get("tokens") is not None)
+    names = ["axis", "batch_axis"]
+    if saved.get("tokens") is not None:
+        names.append("tokens")
     axes = [checks.integer(f"site {name}", saved[name], low=0) for name in names]
     if max(axes) >= rank or len(set(axes)) < len(axes):
         raise ValueError(f"site {', '.join(names)} must differ and be below {rank}, got {axes}")

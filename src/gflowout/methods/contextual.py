@@ -110,7 +110,7 @@ class Gaussian:
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
-        """Factors from normal numbers, differentiable in logits of all copies of the batch or one."""
+        """A differentiable function of the logits, which may be those of one copy of the batch."""
         deviation: Tensor = (-logits / 2).exp()
         copies = random.to(logits.dtype).reshape(-1, *logits.shape)
         return (1 + deviation * copies).flatten(0, 1)

@@ -66,8 +66,7 @@ class MCDropout(Method):
             uniform = trajectory.noise.uniform(trajectory.batch, place.units, activation)
             return policy.below(uniform, keep).to(activation.dtype)
 
-        mask = trajectory.mask(site, drawn)
-        return scaled(mask, self.options.rescale, keep)
+        return scaled(trajectory.mask(site, drawn), self.options.rescale, keep)
 
     def step(self, score: Score) -> Losses:
         """One pass; the loss is the negative log-likelihood."""
