@@ -19,13 +19,7 @@ def attention_weights(scores: Tensor, padding: Tensor) -> Tensor:
     """Softmax over the last axis that gives padded places a weight of exactly 0.
 
     Where all places are padded all weights are 0: there is nothing to look at, and no NaN.
-
-    Args:
-        scores: Any real numbers, [..., places].
-        padding: ``True`` where a place is padded; broadcasts against ``scores``.
-
-    Returns:
-        Weights of the shape of ``scores``.
+    ``padding`` is true where a place is padded; it broadcasts against ``scores`` [..., places].
 
     Examples:
         >>> attention_weights(torch.zeros(3), torch.tensor([False, False, True]))
@@ -42,12 +36,8 @@ class MultiHeadAttention(nn.Module):
     """Scaled dot-product attention in several heads (Vaswani et al. 2017).
 
     With queries Q, keys K and values V, each a linear map of the input, a head gives
-    softmax(Q K' / sqrt(width / heads)) V; a last linear map joins the heads.
-
-    Args:
-        width: Size of inputs and outputs.
-        heads: Number of heads; divides ``width``.
-        dropout: Rate of ordinary dropout on the weights.
+    softmax(Q K' / sqrt(width / heads)) V; a last linear map joins the heads. ``dropout`` is the
+    rate of ordinary dropout on the weights.
 
     Examples:
         >>> attention = MultiHeadAttention(width=8, heads=2)
@@ -70,16 +60,10 @@ class MultiHeadAttention(nn.Module):
         self.merge = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, padding: Tensor) -> Tensor:
-        """Let every position of ``x`` look at the positions of ``source``.
+        """Let every position of ``x`` [batch, positions, width] look at those of ``source``.
 
-        Args:
-            x: Where the queries come from, [batch, positions, width].
-            source: Where keys and values come from, [batch, places, width]. ``x`` itself for
-                self-attention.
-            padding: ``True`` at places that must not be seen, [batch, places].
-
-        Returns:
-            [batch, positions, width].
+        ``source`` is [batch, places, width], ``x`` itself for self-attention; ``padding``
+        [batch, places] is true at places that must not be seen. The result has the shape of ``x``.
         """
         query, key, value = (
             linear(sequence).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -116,12 +100,6 @@ class AttentionReduction(nn.Module):
     The weights are a softmax over positions of a two-layer network's single output. A sequence
     that is all padding gives the linear map's bias.
 
-    Args:
-        width: Size of a position.
-        hidden: Size of the network's hidden layer.
-        out: Size of the result.
-        dropout: Rate of ordinary dropout in the network.
-
     Examples:
         >>> reduce = AttentionReduction(width=8, hidden=4, out=6)
         >>> reduce(torch.randn(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)).shape
@@ -134,11 +112,7 @@ class AttentionReduction(nn.Module):
         self.merge = nn.Linear(width, checks.integer("out", out, low=1))
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        """Map [batch, positions, width], padded where ``padding`` [batch, positions] is true.
-
-        Returns:
-            [batch, out].
-        """
+        """Map [batch, positions, width] to [batch, out]; ``padding`` is [batch, positions]."""
         weights = attention_weights(self.score(x).squeeze(-1), padding)
         reduced: Tensor = self.merge((weights.unsqueeze(-1) * x).sum(1))
         return reduced

@@ -183,9 +183,7 @@ def _stage(before: int, after: int) -> nn.Sequential:
 
 def _check_images(images: Tensor, channels: int) -> None:
     if not images.is_floating_point():
-        raise TypeError(
-            f"images must be floating-point, got {images.dtype}; scale bytes by images / 255"
-        )
+        raise TypeError(f"images must be floating-point, got {images.dtype}; scale by 1 / 255")
     if images.dim() != 4 or images.shape[1] != channels:
         raise ValueError(
             f"images must have shape [batch, {channels}, height, width], got {list(images.shape)}"

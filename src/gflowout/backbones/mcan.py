@@ -69,14 +69,7 @@ class GuidedAttentionLayer(nn.Module):
         self.norm3 = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, guide: Tensor, padding: Tensor, guide_padding: Tensor) -> Tensor:
-        """Map [batch, positions, width] to the same.
-
-        Args:
-            x: What is changed.
-            guide: What it looks at, [batch, places, width].
-            padding: Of ``x``, [batch, positions].
-            guide_padding: Of ``guide``, [batch, places].
-        """
+        """Map ``x`` [batch, positions, width] to the same; it looks at ``guide``, too."""
         x = self.norm1(x + self.attention(x, x, padding))
         x = self.norm2(x + self.guided(x, guide, guide_padding))
         x = self.norm3(x + self.feed_forward(x))
@@ -289,10 +282,9 @@ def _padding(name: str, given: Tensor | None, sequence: Tensor) -> Tensor:
         return region_padding(sequence) if sequence.dim() == 3 else sequence == PADDING_TOKEN
     if given.dtype != torch.bool:
         raise TypeError(f"{name} must be a bool tensor, True for padding, got {given.dtype}")
-    if given.shape != sequence.shape[:2]:
-        raise ValueError(
-            f"{name} must have shape {list(sequence.shape[:2])}, got {list(given.shape)}"
-        )
+    shape = sequence.shape[:2]
+    if given.shape != shape:
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(given.shape)}")
     return given
 
 

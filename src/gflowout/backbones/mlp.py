@@ -39,9 +39,7 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self,
-        widths: Sequence[int] = MNIST_WIDTHS,
-        activation: Callable[[], nn.Module] = nn.ReLU,
+        self, widths: Sequence[int] = MNIST_WIDTHS, activation: Callable[[], nn.Module] = nn.ReLU
     ) -> None:
         super().__init__()
         if not isinstance(widths, tuple | list):
@@ -97,9 +95,8 @@ class MLP(nn.Module):
 
 
 def _module(activation: Callable[[], nn.Module]) -> nn.Module:
-    module: object = None
-    if callable(activation) and not isinstance(activation, nn.Module):
-        module = activation()
+    buildable = callable(activation) and not isinstance(activation, nn.Module)
+    module: object = activation() if buildable else None
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"activation must make a new nn.Module when called, such as nn.ReLU, got {activation!r}"

@@ -42,11 +42,7 @@ class ResNet18(nn.Module):
     """
 
     def __init__(
-        self,
-        classes: int = 10,
-        width: int = 64,
-        order: Order = "conv-bn",
-        in_channels: int = 3,
+        self, classes: int = 10, width: int = 64, order: Order = "conv-bn", in_channels: int = 3
     ) -> None:
         super().__init__()
         checks.integer("classes", classes, low=1)
@@ -64,9 +60,7 @@ class ResNet18(nn.Module):
         self.bn2 = nn.Identity() if usual else nn.BatchNorm2d(8 * width)
         self.fc = nn.Linear(8 * width, classes)
         self.order = order
-        self.sites = tuple(
-            f"layer{stage}.{index}.{site}" for stage in (1, 2, 3, 4) for index in (0, 1)
-        )
+        self.sites = tuple(f"layer{at}.{index}.{site}" for at in range(1, 5) for index in (0, 1))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -26,7 +26,6 @@ DTYPES = {
 }  # fmt: skip
 """What the format calls the types of tensors that it has."""
 
-
 UNFINISHED = ".unfinished-"
 """In the name of a file while it is written."""
 
@@ -34,9 +33,7 @@ UNFINISHED = ".unfinished-"
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file beside its place, and move it there when it is complete and on disk.
 
-    Args:
-        path: The file; replaced if it exists.
-        write: Writes the content to a binary stream.
+    ``write`` writes the content to a binary stream. A file that exists is replaced.
 
     Examples:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -83,10 +80,6 @@ def remove_unfinished(folder: Path) -> None:
 
 def safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes]:
     """The parts of a safetensors file: size of the header, header, tensors one by one.
-
-    Args:
-        tensors: By name.
-        metadata: Texts of the header.
 
     Raises:
         TypeError: If the format has no such type of tensor.

@@ -56,9 +56,7 @@ class CallSpec:
             raise TypeError("batched, fixed and unfoldable must hold names")
         flags = (self.foldable, self.mutates, self.random, self.parts_at_first_site)
         if not all(isinstance(flag, bool) for flag in flags):
-            raise TypeError(
-                "foldable, mutates, random and parts_at_first_site must be true or false"
-            )
+            raise TypeError("foldable, mutates, random, parts_at_first_site must be true or false")
         if not isinstance(self.padding, str | None):
             raise TypeError(f"padding must be the name of an argument, got {self.padding!r}")
         if self.shapes.keys() != self.floating.keys():
@@ -139,10 +137,10 @@ class BoundCall(Call):
 
     def real_positions(self) -> Tensor | None:
         """Positions that are no padding, [batch or 1, tokens] of bool; ``None`` if all count."""
-        mask = None if self.spec.padding is None else self.tensors.get(self.spec.padding)
-        if self.spec.padding is None or mask is None:
+        name = self.spec.padding
+        if name is None or name not in self.tensors:
             return None
-        return real_positions(self.spec.padding, mask, self.batch_size)
+        return real_positions(name, self.tensors[name], self.batch_size)
 
     def check(self) -> None:
         """Raise if the call has no tensor, a NumPy array, or an empty batch."""
@@ -154,9 +152,7 @@ class BoundCall(Call):
                 )
         tensors = tree.tensors((self.args, self.kwargs))
         if not tensors:
-            raise TypeError(
-                f"the model must be called with at least one torch.Tensor, got ({self.kinds()})"
-            )
+            raise TypeError(f"a call must have at least one torch.Tensor, got ({self.kinds()})")
         shape = tensors[0][1].shape
         if len(shape) and shape[0] == 0:
             raise ValueError(f"the batch is empty: got an input of shape {list(shape)}")

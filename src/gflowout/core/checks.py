@@ -23,13 +23,7 @@ def number(
 ) -> float:
     """Return ``value`` as a float inside an interval, or raise an error that names it.
 
-    Args:
-        name: What the user calls the argument.
-        value: What the user passed.
-        low: Smallest allowed value.
-        high: Largest allowed value.
-        open_low: Exclude ``low`` itself.
-        open_high: Exclude ``high`` itself.
+    The ends of the interval are allowed unless ``open_low`` or ``open_high`` is set.
 
     Examples:
         >>> number("epsilon", 0.1, low=0, high=1)
@@ -39,22 +33,28 @@ def number(
             ...
         ValueError: epsilon must be a number in [0, 1], got 1.5
     """
-    left, right = "(" if open_low else "[", ")" if open_high else "]"
-    if math.isinf(low):
-        left = "("
-    if math.isinf(high):
-        right = ")"
+    left = "(" if open_low or math.isinf(low) else "["
+    right = ")" if open_high or math.isinf(high) else "]"
     allowed = f"a number in {left}{low:g}, {high:g}{right}"
-    if isinstance(value, _REAL) and not isinstance(value, bool | int):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, _REAL):
         raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
-    inside = (low < value if open_low else low <= value) and (
-        value < high if open_high else value <= high
-    )
-    if not inside or not math.isfinite(value):
+    value = value if isinstance(value, int) else float(value)
+    excluded = (open_low and value == low) or (open_high and value == high)
+    if excluded or not low <= value <= high or not math.isfinite(value):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return float(value)
+
+
+def probability(name: str, value: Any) -> float:
+    """Return ``value`` as a float between 0 and 1, both excluded, or raise an error that names it.
+
+    Examples:
+        >>> probability("keep", 1)
+        Traceback (most recent call last):
+            ...
+        ValueError: keep must be a number in (0, 1), got 1
+    """
+    return number(name, value, low=0, high=1, open_low=True, open_high=True)
 
 
 def integer(name: str, value: Any, *, low: int) -> int:
@@ -66,15 +66,12 @@ def integer(name: str, value: Any, *, low: int) -> int:
             ...
         ValueError: samples must be an integer >= 1, got 0
     """
-    if isinstance(value, _INTEGRAL) and not isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"{name} must be an integer >= {low}, got {value!r} of type {type(value).__name__}"
-        )
+    allowed = f"an integer >= {low}"
+    if isinstance(value, bool) or not isinstance(value, _INTEGRAL):
+        raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
     if value < low:
-        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
-    return value
+        raise ValueError(f"{name} must be {allowed}, got {int(value)!r}")
+    return int(value)
 
 
 def boolean(name: str, value: Any) -> bool:

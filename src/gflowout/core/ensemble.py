@@ -21,9 +21,6 @@ from gflowout.core.random import draw_seeds, global_copy
 from gflowout.core.sites import SiteNames
 from gflowout.core.wrap import wrap
 
-_NOISE = frozenset({"noise", "learn_noise", "heteroscedastic"})
-"""Arguments of a Gaussian that say how its noise is found, not what a label is."""
-
 
 @dataclass(frozen=True)
 class EnsembleLosses(Losses):
@@ -100,13 +97,7 @@ class Ensemble(nn.Module):
         single = isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)
         if single or not isinstance(members, Iterable):
             raise TypeError(f"members must be a list of models, got {type(members).__name__}")
-        models: list[MaskedModel] = []
-        for index, member in enumerate(members):
-            if isinstance(member, Ensemble):
-                raise TypeError(f"member {index} is an Ensemble: pass its members instead")
-            if not isinstance(member, MaskedModel):
-                member = _wrapped(index, member, likelihood, example)
-            models.append(member)
+        models = [_wrapped(at, member, likelihood, example) for at, member in enumerate(members)]
         _check_members(models)
         # A ModuleList, but known to hold models.
         self.members = cast("Sequence[MaskedModel]", nn.ModuleList(models))
@@ -182,7 +173,13 @@ class Ensemble(nn.Module):
             may not be averaged as they are, :meth:`predict` does it right.
         """
         results = [member(*args, y=y, **kwargs) for member in self.members]
-        return results if y is None else _total(results)
+        if y is None:
+            return results
+        sums = {
+            name: torch.stack([getattr(losses, name) for losses in results]).sum()
+            for name in ("total", "nll", "tb", "prior")
+        }
+        return EnsembleLosses(**sums, masks=[], members=tuple(results))
 
     @torch.no_grad()
     def predict(
@@ -218,9 +215,7 @@ class Ensemble(nn.Module):
         """
         if masks is not None or return_masks:
             check_same_sites(self.members)
-        shares: Sequence[list[Tensor] | None] = [None] * len(self.members)
-        if masks is not None:
-            shares = self._shares(masks, samples)
+        shares = [None] * len(self.members) if masks is None else self._shares(masks, samples)
         counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
         kwargs |= {"chunk": chunk, "return_masks": return_masks}
         # Without one of their own, all members would draw the same.
@@ -237,12 +232,10 @@ class Ensemble(nn.Module):
                     f"{list(parts[0].outputs.shape[1:])} from member 0 and "
                     f"{list(part.outputs.shape[1:])} from member {index}"
                 )
-        pooled = [part.masks or () for part in parts]
-        return Predictive(
-            torch.cat([part.outputs for part in parts]),
-            parts[0].likelihood,
-            [torch.cat(site) for site in zip(*pooled, strict=True)] if return_masks else None,
-        )
+        outputs = torch.cat([part.outputs for part in parts])
+        by_site = zip(*(part.masks or () for part in parts), strict=True)
+        pooled = [torch.cat(site) for site in by_site] if return_masks else None
+        return Predictive(outputs, parts[0].likelihood, pooled)
 
     def inclusion(
         self, *args: Any, samples: int = 1000, names: Sequence[str] = (), **kwargs: Any
@@ -342,16 +335,12 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     return tuple(number / total for number in numbers)
 
 
-def _total(losses: Sequence[Losses]) -> EnsembleLosses:
-    scalars = {
-        name: torch.stack([getattr(member, name) for member in losses]).sum()
-        for name in ("total", "nll", "tb", "prior")
-    }
-    return EnsembleLosses(**scalars, masks=[], members=tuple(losses))
-
-
 def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
-    """Wrap a bare module as a model of method "none" without sites."""
+    """Return a model as it is, a bare module as a model of method "none" without sites."""
+    if isinstance(member, MaskedModel):
+        return member
+    if isinstance(member, Ensemble):
+        raise TypeError(f"member {index} is an Ensemble: pass its members instead")
     if not isinstance(member, nn.Module):
         raise TypeError(
             f"member {index} must be a model from gfo.wrap or an nn.Module, got "
@@ -405,5 +394,6 @@ def check_same_sites(models: Sequence[MaskedModel]) -> None:
 
 def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
     """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
+    noise = ("noise", "learn_noise", "heteroscedastic")
     config = likelihood.config()
-    return type(likelihood), {name: config[name] for name in config if name not in _NOISE}
+    return type(likelihood), {name: config[name] for name in config if name not in noise}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,35 +26,25 @@ Visit = Callable[[int, Tensor], Tensor]
 
 @contextlib.contextmanager
 def masked_pass(
-    backbone: nn.Module,
-    sites: Sequence[Site],
-    visit: Visit,
-    copies: int = 1,
-    parting: bool = False,
+    backbone: nn.Module, sites: Sequence[Site], visit: Visit, copies: int = 1, parting: bool = False
 ) -> Iterator[None]:
     """Apply ``visit`` at every site while the backbone runs inside the ``with`` block.
 
     Hooks act only in the thread that opened the block, so several threads can predict with one
-    model at the same time. On a clean exit, a site that did not run is an error.
-
-    Args:
-        backbone: The module that holds the sites.
-        sites: In execution order.
-        visit: Gives the mask for a site's activation.
-        copies: Copies of the batch that the pass is over.
-        parting: Whether these part at the first site, up to which a single one serves all.
+    model at the same time. On a clean exit, a site that did not run is an error. The pass is over
+    ``copies`` of the batch; if ``parting``, one of them serves all up to the first site.
     """
     masking = _Masking(backbone, sites, visit, copies, parting)
     handles, dropouts = [], []
     for index, site in enumerate(sites):
         if site.name == INPUT:
-            hook = masking.input_hook(index)
+            hook = partial(masking.input_hook, index)
             handles.append(backbone.register_forward_pre_hook(hook, with_kwargs=True))
             continue
         module = backbone.get_submodule(site.name)
         if isinstance(module, DROPOUTS):
             dropouts.append(module)
-        handles.append(module.register_forward_hook(masking.output_hook(index)))
+        handles.append(module.register_forward_hook(partial(masking.output_hook, index)))
     resting = _modes.rest(dropouts)  # our masks stand in for their own
     _modes.stop_fastpath()
     try:
@@ -66,43 +58,33 @@ def masked_pass(
         raise ValueError(f"site {sites[masking.done].name!r} did not run in the forward pass")
 
 
+@dataclass(eq=False)
 class _Masking:
-    """The hooks of one pass; for the arguments see :func:`masked_pass`."""
+    """The hooks of one pass; for the fields see :func:`masked_pass`."""
 
-    def __init__(
-        self, backbone: nn.Module, sites: Sequence[Site], visit: Visit, copies: int, parting: bool
-    ) -> None:
-        self.done = 0
-        self._backbone = backbone
-        self._sites = sites
-        self._visit = visit
-        self._copies = copies
-        self._parting = parting
-        self._thread = threading.get_ident()
+    backbone: nn.Module
+    sites: Sequence[Site]
+    visit: Visit
+    copies: int
+    parting: bool
+    done: int = 0
+    thread: int = field(default_factory=threading.get_ident)
 
-    def output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return None
-            activation = main_tensor(output, self._sites[index].name)
-            return _replace_main(output, self._mask(index, activation))
+    def output_hook(self, index: int, module: nn.Module, args: Any, output: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return None
+        activation = main_tensor(output, self.sites[index].name)
+        return _replace_main(output, self._mask(index, activation))
 
-        return hook
-
-    def input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return None
-            path, activation = input_tensor(args, kwargs)
-            masked = self._mask(index, activation)
-            return tree.map_tensors(
-                lambda at, tensor: masked if at == path else tensor, (args, kwargs)
-            )
-
-        return hook
+    def input_hook(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return None
+        path, activation = input_tensor(args, kwargs)
+        masked = self._mask(index, activation)
+        return tree.map_tensors(lambda at, tensor: masked if at == path else tensor, (args, kwargs))
 
     def _mask(self, index: int, activation: Tensor) -> Tensor:
-        site = self._sites[index]
+        site = self.sites[index]
         if index < self.done:
             raise ValueError(
                 f"site {site.name!r} ran twice in one forward pass: give each place a submodule of "
@@ -110,20 +92,20 @@ class _Masking:
             )
         if index > self.done:
             raise ValueError(
-                f"site {self._sites[self.done].name!r} did not run before {site.name!r}, as it "
+                f"site {self.sites[self.done].name!r} did not run before {site.name!r}, as it "
                 "did with `example`: sites must run in the same order in every pass"
             )
         site.check(activation)
         self.done += 1
-        mask = self._visit(index, activation)
-        parting = self._parting and index == 0
+        mask = self.visit(index, activation)
+        parting = self.parting and index == 0
         lazy = parting and not torch.is_grad_enabled() and self._read_by_linear(site)
-        return site.apply(activation, mask, self._copies, parting, lazy)
+        return site.apply(activation, mask, self.copies, parting, lazy)
 
     def _read_by_linear(self, site: Site) -> bool:
         if site.consumer is None:
             return False
-        return type(self._backbone.get_submodule(site.consumer)) is nn.Linear
+        return type(self.backbone.get_submodule(site.consumer)) is nn.Linear
 
 
 def main_tensor(output: Any, name: str) -> Tensor:
@@ -213,8 +195,7 @@ class _Modes:
                 torch.backends.mha.set_fastpath_enabled(self._fastpath)
 
 
-_modes = _Modes()
-"""The one of this process."""
+_modes = _Modes()  # of this process
 
 
 def _set_training(module: nn.Module, value: bool) -> None:

@@ -103,22 +103,19 @@ class Inclusion:
         Args:
             level: Probability of the interval.
         """
-        checks.number("level", level, low=0, high=1, open_low=True, open_high=True)
+        checks.probability("level", level)
         # Rows of a draw share their random numbers: they do not count as draws of their own.
         draws = self.masks.shape[1]
         kept = self.chains * draws
         generator = torch.Generator().manual_seed(0)
         chosen = torch.multinomial(self.weights, _DRAWS, replacement=True, generator=generator)
         low, high = [], []
-        state = torch.random.get_rng_state()
-        try:  # the beta distribution knows no generator
+        with torch.random.fork_rng(devices=[]):  # the beta distribution knows no generator
             torch.manual_seed(0)
             for part in torch.split(kept[chosen], _AT_A_TIME, 1):
                 values = torch.distributions.Beta(part + 0.5, draws - part + 0.5).sample()
                 low.append(values.quantile((1 - level) / 2, 0))
                 high.append(values.quantile((1 + level) / 2, 0))
-        finally:
-            torch.random.set_rng_state(state)
         return torch.cat(low), torch.cat(high)
 
     @cached_property
@@ -140,13 +137,14 @@ class Inclusion:
             enough. Above 0 they are wanted together. Units that are always kept or dropped
             together, columns of one group for instance, are left out.
         """
+        checks.integer("count", count, low=1)
         excess = self.joint - torch.outer(self.mean, self.mean)
         flat = self.masks.double().flatten(0, 2)
         differ = (flat.T @ flat - flat.sum(0)).abs() > 0.5  # both ways: of either there is more
         upper = torch.triu(differ | differ.T, 1)
         first, second = upper.nonzero().T
         values = excess[first, second]
-        order = values.abs().argsort(descending=True, stable=True)[: _count(count)]
+        order = values.abs().argsort(descending=True, stable=True)[:count]
         return [
             (self.names[int(first[at])], self.names[int(second[at])], float(values[at]))
             for at in order
@@ -158,6 +156,7 @@ class Inclusion:
         Args:
             count: How many sets at most.
         """
+        checks.integer("count", count, low=1)
         probability: dict[tuple[int, ...], float] = {}
         share = self.weights / (self.masks.shape[1] * self.masks.shape[2])
         for chain, weight in zip(self.masks.flatten(1, 2), share.tolist(), strict=True):
@@ -168,7 +167,7 @@ class Inclusion:
         order = sorted(probability, key=lambda units: (-probability[units], units))
         return [
             (tuple(self.names[unit] for unit in units), probability[units])
-            for units in order[: _count(count)]
+            for units in order[:count]
         ]
 
     def support(self, threshold: float = 0.5) -> Tensor:
@@ -218,7 +217,7 @@ class Inclusion:
             ax: Where to draw; a new figure if not given.
         """
         pyplot = require("matplotlib.pyplot", extra="sklearn", purpose="plots of inclusion")
-        rows = self.table(level)[: _count(top)]
+        rows = self.table(level)[: checks.integer("top", top, low=1)]
         if ax is None:
             _, ax = pyplot.subplots(figsize=(6, 0.8 + 0.26 * len(rows)), layout="constrained")
         assert ax is not None
@@ -249,7 +248,3 @@ class Inclusion:
             f"Inclusion({units} units, {chains} chains x {draws} draws x {rows} rows; "
             f"{self.expected_size:.1f} kept on average; most probable: {best})"
         )
-
-
-def _count(count: int) -> int:
-    return checks.integer("count", count, low=1)

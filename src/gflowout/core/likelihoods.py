@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Likelihood(nn.Module, ABC):
 
     label_size: int
     """Size of an encoded label."""
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Names of the constructor's arguments, which are attributes, too."""
 
     @abstractmethod
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
@@ -61,9 +63,10 @@ class Likelihood(nn.Module, ABC):
         """Return output and likelihood in a form that later training cannot change."""
         return output, self
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
+        """Arguments that build this likelihood again; those that are ``None`` are left out."""
+        values = {name: getattr(self, name) for name in self.arguments}
+        return {name: value for name, value in values.items() if value is not None}
 
     def extra_repr(self) -> str:
         """Show the arguments."""
@@ -83,6 +86,8 @@ class Categorical(Likelihood):
         tensor([0.3333])
     """
 
+    arguments = ("classes", "ignore_index")
+
     def __init__(self, classes: int, ignore_index: int | None = None) -> None:
         super().__init__()
         self.classes = checks.integer("classes", classes, low=2)
@@ -100,9 +105,9 @@ class Categorical(Likelihood):
         if values and y.numel():
             low, high = (int(bound) for bound in self._classes(y).aminmax())
             if low < 0 or high >= self.classes:
+                allowed = f"[0, {self.classes - 1}]"
                 raise ValueError(
-                    f"y must be in [0, {self.classes - 1}] for {self}, got labels from {low} to "
-                    f"{high}"
+                    f"y must be in {allowed} for {self}, got labels from {low} to {high}"
                 )
         return y
 
@@ -145,11 +150,6 @@ class Categorical(Likelihood):
         """The output itself."""
         return _precise(output)
 
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
-        return {"classes": self.classes, **ignored}
-
     def _classes(self, y: Tensor) -> Tensor:
         """Labels with class 0 in place of those to be ignored."""
         if self.ignore_index is None:
@@ -167,6 +167,10 @@ class _YesNo(Likelihood):
         log_odds = _precise(log_odds)
         target = target.to(log_odds.dtype)
         return _per_example(-F.binary_cross_entropy_with_logits(log_odds, target, reduction="none"))
+
+    def encode(self, target: Tensor) -> Tensor:
+        """Labels as -1 and 1, averaged over any further axes."""
+        return (2 * target - 1).reshape(len(target), -1, self.label_size).mean(1)
 
     def samples(self, output: Tensor) -> Tensor:
         """Probability of a yes, per label."""
@@ -199,14 +203,6 @@ class Binary(_YesNo):
             raise ValueError(f"y must have shape [{len(y)}] for {self}, got {list(y.shape)}")
         return _unit_interval(self, squeezed, values)
 
-    def encode(self, target: Tensor) -> Tensor:
-        """Labels as -1 and 1."""
-        return (2 * target - 1).unsqueeze(-1)
-
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        return {}
-
     def _log_odds(self, output: Tensor) -> Tensor:
         squeezed = _squeeze(output)
         if squeezed.dim() != 1:
@@ -229,6 +225,8 @@ class MultiLabel(_YesNo):
         tensor([0.2500])
     """
 
+    arguments = ("labels",)
+
     def __init__(self, labels: int) -> None:
         super().__init__()
         self.labels = checks.integer("labels", labels, low=1)
@@ -238,14 +236,6 @@ class MultiLabel(_YesNo):
         """Check that labels are in [0, 1]; soft labels are allowed."""
         _last_axis(self, _tensor(y), self.labels, label=True)
         return _unit_interval(self, y, values)
-
-    def encode(self, target: Tensor) -> Tensor:
-        """Labels as -1 and 1, averaged over any further axes."""
-        return (2 * target - 1).reshape(len(target), -1, self.labels).mean(1)
-
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        return {"labels": self.labels}
 
     def _log_odds(self, output: Tensor) -> Tensor:
         _last_axis(self, output, self.labels)
@@ -271,6 +261,8 @@ class Gaussian(Likelihood):
         >>> Gaussian(1).log_prob(torch.zeros(2, 1), torch.zeros(2, 1))
         tensor([-0.9189, -0.9189], grad_fn=<SumBackward1>)
     """
+
+    arguments = ("dim", "noise", "learn_noise", "heteroscedastic")
 
     def __init__(
         self,
@@ -330,16 +322,10 @@ class Gaussian(Likelihood):
         """Write the learned noise into the output."""
         return torch.cat(self.moments(output), -1), Gaussian(self.dim, heteroscedastic=True)
 
-    def config(self) -> dict[str, Any]:
-        """Arguments that build this likelihood again."""
-        names = ("dim", "noise", "learn_noise", "heteroscedastic")
-        return {name: getattr(self, name) for name in names}
-
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.__name__: kind for kind in (Categorical, Binary, MultiLabel, Gaussian)
 }
-
 
 _AT_A_TIME = 2**17
 """Elements that :meth:`Categorical.samples` takes at a time."""
@@ -367,9 +353,7 @@ def _unit_interval(likelihood: Likelihood, y: Tensor, values: bool) -> Tensor:
     if values and y.numel():
         low, high = (float(bound) for bound in y.aminmax())
         if not (low >= 0 and high <= 1):
-            raise ValueError(
-                f"y must be in [0, 1] for {likelihood}, got values from {low:g} to {high:g}"
-            )
+            raise ValueError(f"y must be in [0, 1] for {likelihood}, got {low:g} to {high:g}")
     return y
 
 

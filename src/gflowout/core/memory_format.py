@@ -43,33 +43,23 @@ def unsafe_layers(module: nn.Module) -> list[str]:
     ]
 
 
-def fastest_format(module: nn.Module) -> torch.memory_format:
-    """The memory format in which a network of 2-D convolutions trains fastest without a fault.
+def to_fastest_format(module: Module) -> Module:
+    """Convert weights, in place, to the format in which 2-D convolutions train fastest and safely.
 
-    ``channels_last`` where every convolution is safe in it, ``contiguous_format`` otherwise.
+    That is ``channels_last`` if every convolution is safe in it, else ``contiguous_format``.
     ``gflowout bench --only channels-last`` measures what it is worth.
 
     Examples:
-        >>> fastest_format(nn.Conv2d(8, 16, 1, stride=2))
-        torch.channels_last
-        >>> fastest_format(nn.Conv2d(4, 16, 1, stride=2))
-        torch.contiguous_format
+        >>> layers = [to_fastest_format(nn.Conv2d(size, 16, 1, stride=2)) for size in (8, 4)]
+        >>> [layer.weight.stride() for layer in layers]
+        [(8, 1, 8, 8), (4, 1, 1, 1)]
     """
-    return torch.contiguous_format if unsafe_layers(module) else torch.channels_last
-
-
-def to_fastest_format(module: Module) -> Module:
-    """Convert the module's weights, in place, to :func:`fastest_format`, and return it."""
-    return module.to(memory_format=fastest_format(module))  # type: ignore[call-overload, no-any-return]
+    fastest = torch.contiguous_format if unsafe_layers(module) else torch.channels_last
+    return module.to(memory_format=fastest)  # type: ignore[call-overload, no-any-return]
 
 
 def warn_of_unsafe_layers(module: nn.Module, inputs: Iterable[object] = ()) -> None:
-    """Warn if training the module on a CPU can crash PyTorch because of its memory format.
-
-    Args:
-        module: Its weights are looked at, on the CPU only.
-        inputs: Arguments of a call of it; tensors among them are looked at, too.
-    """
+    """Warn if the memory format of weights or inputs can crash PyTorch in training on a CPU."""
     if TorchVersion(torch.__version__) >= FIXED_IN:
         return
     layers = unsafe_layers(module)

@@ -23,9 +23,6 @@ from gflowout.core.trajectory import Scored, Trajectory
 DrawMask = Callable[[int, Tensor, Trajectory], Tensor]
 """``draw(site index, activation, trajectory) -> mask``; see ``Site.apply`` for its shape."""
 
-DrawAhead = Callable[[Trajectory], list[Tensor] | None]
-"""See :meth:`Method.draw_ahead`."""
-
 
 class Score(Protocol):
     """Runs the backbone under masks from ``draw`` and scores the labels."""
@@ -193,23 +190,36 @@ class Method(nn.Module):
         learning = self.training and torch.is_grad_enabled() and trajectory.given is None
         return learning and distributed.active()
 
+    def examples_in_training(self, batch: int) -> int:
+        """Size of the training set: ``train_size``, or, with a warning, that of the batch."""
+        size: int | None = self.options.train_size
+        if size is not None:
+            return size
+        if distributed.active():
+            raise ValueError(
+                f"train_size was not given, and with {distributed.size()} processes the batch of "
+                f"{batch} is only a part: pass train_size=, the number of training examples of all "
+                "processes together"
+            )
+        warnings.warn(
+            f"train_size was not given: the batch of {batch} is taken for the whole training set, "
+            "so masks are learned from too little; pass train_size=",
+            stacklevel=2,
+        )
+        return batch
+
     def extra_repr(self) -> str:
         """Show the options."""
         options = dataclasses.asdict(self.options)
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def likelihood_losses(trajectory: Scored) -> Losses:
-    """Losses of a method that trains the backbone only."""
+def likelihood_losses(trajectory: Scored, prior: Tensor | None = None) -> Losses:
+    """Losses of a method that minimises the negative log-likelihood, plus ``prior`` if given."""
     nll = -trajectory.log_likelihood.mean()
     zero = nll.new_zeros(())
-    return Losses(total=nll, nll=nll, tb=zero, prior=zero, masks=trajectory.masks_by_draw())
-
-
-def regularised_losses(trajectory: Scored, prior: Tensor) -> Losses:
-    """Losses of a method that adds one regulariser to the negative log-likelihood."""
-    plain = likelihood_losses(trajectory)
-    return dataclasses.replace(plain, total=plain.nll + prior, prior=prior)
+    total, prior = (nll, zero) if prior is None else (nll + prior, prior)
+    return Losses(total=total, nll=nll, tb=zero, prior=prior, masks=trajectory.masks_by_draw())
 
 
 def balance_losses(
@@ -222,13 +232,7 @@ def balance_losses(
 ) -> Losses:
     """Losses of a method whose posterior is trained by trajectory balance.
 
-    Args:
-        trajectory: Of the step.
-        tb: Trajectory-balance loss.
-        log_q: Log-probability of the masks under the posterior, [draws * batch].
-        log_reward: Log of the unnormalised posterior, [draws * batch].
-        log_z: Estimate of the log evidence, [draws * batch].
-        prior: Loss of a learned prior, if there is one.
+    The three log-quantities are [draws * batch]; ``prior`` is the loss of a learned prior.
     """
     nll = -trajectory.log_likelihood.mean()
     total = nll + tb
@@ -244,32 +248,11 @@ def balance_losses(
     )
 
 
-def examples_in_training(train_size: int | None, batch: int) -> int:
-    """Size of the training set: the option, or, with a warning, that of the batch."""
-    if train_size is not None:
-        return train_size
-    if distributed.active():
-        raise ValueError(
-            f"train_size was not given, and with {distributed.size()} processes the batch of "
-            f"{batch} is only a part: pass train_size=, the number of training examples of all "
-            "processes together"
-        )
-    warnings.warn(
-        f"train_size was not given: the batch of {batch} is taken for the whole training set, so "
-        "masks are learned from too little; pass train_size=",
-        stacklevel=2,
-    )
-    return batch
-
-
 def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
-    """Multiplier of a mask: as it is, or scaled so that activations keep their size.
+    """Multiplier of a mask [rows, units]: as it is, or scaled so that activations keep their size.
 
-    Args:
-        mask: [rows, units].
-        rescale: ``"none"``; ``"kept"``: times units over kept units, per row; ``"inverse"``:
-            over the keep rate.
-        keep: The keep rate, for ``"inverse"``.
+    ``rescale`` is ``"none"``; ``"kept"``: times units over kept units, per row; or ``"inverse"``:
+    over the keep rate.
 
     Examples:
         >>> scaled(torch.tensor([[1.0, 0.0]]), "kept")

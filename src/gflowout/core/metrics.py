@@ -138,9 +138,7 @@ def detection(known: Tensor, unknown: Tensor) -> dict[str, float]:
     ranks = places / places.max()
     target = torch.cat([torch.zeros(len(known)), torch.ones(len(unknown))]).long()
     functions = _torchmetrics()
-    specificity, _ = functions.binary_specificity_at_sensitivity(
-        ranks, target, min_sensitivity=0.95
-    )
+    specificity, _ = functions.binary_specificity_at_sensitivity(ranks, target, 0.95)
     return {
         "auroc": functions.binary_auroc(ranks, target).item(),
         "aupr": functions.binary_average_precision(ranks, target).item(),

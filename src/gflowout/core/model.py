@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from gflowout.core import checks, given_masks
+from gflowout.core import checks
 from gflowout.core.call import CallSpec
 from gflowout.core.hooks import evaluating
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import DrawMask, Method
+from gflowout.core.method import Method
 from gflowout.core.noise import SeededNoise
 from gflowout.core.predictive import Predictive, settled
 from gflowout.core.random import draw_seeds
-from gflowout.core.runner import Runner
-from gflowout.core.scorer import Scorer
+from gflowout.core.runner import Runner, Scorer, given_masks
 from gflowout.core.sites import INPUT, Site
 from gflowout.core.trajectory import Trajectory
 
@@ -104,12 +103,10 @@ class MaskedModel(nn.Module):
             :class:`Losses` if ``y`` is given, else whatever the backbone returns.
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
-        if masks is not None and self.validate:
-            given_masks.check_values(masks, self.method.binary_masks)
         if y is None:
             given = None
             if masks is not None:
-                given = given_masks.of_pass(masks, self.method, runner.call.batch_size)
+                given = given_masks(masks, self.method, runner.call.batch_size, self.validate)
             return runner.run(self.method.draw, Trajectory(given=given))
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
@@ -149,32 +146,35 @@ class MaskedModel(nn.Module):
         """
         if "y" in kwargs:
             raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")
-        if samples is not None:
-            checks.integer("samples", samples, low=1)
-        if chunk is not None:
-            checks.integer("chunk", chunk, low=1)
+        for name, value in (("samples", samples), ("chunk", chunk)):
+            if value is not None:
+                checks.integer(name, value, low=1)
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(
                 f"generator must be a torch.Generator or None, got {type(generator).__name__}"
             )
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
-        given = None if masks is None else self._given_draws(masks, samples, runner)
-        count = len(given[0]) if given else samples or 20
-        seeds = draw_seeds(count, generator)
-        return draw_predictive(
-            self, runner, seeds, chunk=chunk, given=given, return_masks=return_masks
-        )
-
-    def _given_draws(
-        self, masks: Sequence[Tensor], samples: int | None, runner: Runner
-    ) -> list[Tensor] | None:
-        """Given masks, [samples, batch, units] per site; ``None`` for a model without sites."""
-        if self.validate:
-            given_masks.check_values(masks, self.method.binary_masks)
-        given = given_masks.of_draws(masks, self.method, runner.call.batch_size)
+        given = None
+        if masks is not None:
+            batch = runner.call.batch_size
+            given = given_masks(masks, self.method, batch, self.validate, several=True)
         if given and samples not in (None, len(given[0])):
             raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
-        return given or None
+        count = len(given[0]) if given else samples or 20
+        seeds = draw_seeds(count, generator)
+        distinct = seeds[:1] if self.method.deterministic and not given else seeds
+        # Tensors of inference mode do not tell whether they were changed in place.
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            evaluating(self),
+            runner.own_random_state(),
+        ):
+            outputs, kept = runner.sample(self.method, distinct, chunk, given or None, return_masks)
+            if self.validate and bool(outputs.isnan().any()):
+                runner.call.check_nan()
+            self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
+            return settled(outputs, self.likelihood, kept, count)
 
     @torch.no_grad()
     def inclusion(
@@ -323,50 +323,6 @@ class MaskedModel(nn.Module):
             for site in self.sites
         ]
         return "\n".join(lines)
-
-
-def draw_predictive(
-    model: MaskedModel,
-    runner: Runner,
-    seeds: Sequence[int],
-    *,
-    draw: DrawMask | None = None,
-    chunk: int | None = None,
-    given: Sequence[Tensor] | None = None,
-    return_masks: bool = False,
-) -> Predictive:
-    """Run a model in eval mode, once per seed, and make a prediction of the outputs.
-
-    Args:
-        model: Is left as it was, as is PyTorch's random state.
-        runner: Holds the inputs.
-        seeds: One per draw.
-        draw: Draws a site's mask; the method's own ``draw`` if not given.
-        chunk: Draws per pass of the backbone at most; chosen if not given.
-        given: Masks to use instead of drawing, [draws, batch, units] per site.
-        return_masks: Keep the masks in the result.
-    """
-    method = model.method
-    same = method.deterministic and not given
-    # Tensors of inference mode do not tell whether they were changed in place.
-    with (
-        torch.inference_mode(False),
-        torch.no_grad(),
-        evaluating(model),
-        runner.own_random_state(),
-    ):
-        outputs, masks = runner.sample(
-            draw or method.draw,
-            method.draw_ahead,
-            seeds[:1] if same else seeds,
-            chunk,
-            given,
-            return_masks,
-        )
-        if model.validate and bool(outputs.isnan().any()):
-            runner.call.check_nan()
-        model.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
-        return settled(outputs, model.likelihood, masks, len(seeds))
 
 
 def outer(key: str) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 _MANY = 2**12
 """Numbers of one draw and site from which :func:`from_words` is faster than PyTorch's own."""
 
 
 class Noise:
-    """Uniform and normal numbers for the masks of one pass.
+    """Uniform and normal numbers for the masks of one pass over copies of a batch.
 
-    Args:
-        generators: One per copy of the batch in the pass, or ``None`` for PyTorch's own state.
-        copies: Copies of the batch in the pass.
+    There is one generator per copy; without generators, PyTorch's own state is used.
 
     Examples:
         >>> both = Noise([torch.Generator().manual_seed(seed) for seed in (1, 2)])
@@ -26,11 +25,9 @@ class Noise:
         True
     """
 
-    def __init__(
-        self, generators: Iterable[torch.Generator] | None = None, copies: int = 1
-    ) -> None:
+    def __init__(self, generators: Sequence[Generator] | None = None, copies: int = 1) -> None:
         self.generators = generators
-        self.copies = len(generators) if isinstance(generators, Sequence) else copies
+        self.copies = copies if generators is None else len(generators)
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return [copies * rows, units] numbers in [0, 1), on the device of ``like``.
@@ -38,11 +35,6 @@ class Noise:
         Always in single precision: half would be too coarse, and one seed gives one set of masks
         whatever the precision of the model. A CPU makes random bits one word after the other, so
         many numbers are made of fewer bits; see :func:`from_words`.
-
-        Args:
-            rows: Rows per copy of the batch.
-            units: Columns.
-            like: Gives the device.
         """
         count = rows * units
         if count < _MANY or like.device.type != "cpu":
@@ -70,39 +62,20 @@ class Noise:
 
 
 class SeededNoise(Noise):
-    """Numbers of draws that depend on nothing but the seed of each.
-
-    Args:
-        seeds: One per draw.
-        device: Where the generators are.
-    """
+    """Numbers of draws that depend on nothing but the seed of each."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        super().__init__(_Generators(seeds, device), len(seeds))
+        self.copies = len(seeds)
+        self._seeds, self._device = seeds, device
 
-
-class _Generators(Iterable[torch.Generator]):
-    """One generator per seed, made when the first is asked for: not all methods ask."""
-
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._seeds = seeds
-        self._device = device
-        self._generators: list[torch.Generator] = []
-
-    def __iter__(self) -> Iterator[torch.Generator]:
-        if not self._generators:
-            self._generators = [
-                torch.Generator(self._device).manual_seed(seed) for seed in self._seeds
-            ]
-        return iter(self._generators)
+    @cached_property
+    def generators(self) -> Sequence[Generator]:  # type: ignore[override]
+        """Made when numbers are asked for: not all methods ask."""
+        return [Generator(self._device).manual_seed(seed) for seed in self._seeds]
 
 
 class RecordedNoise(Noise):
-    """Uniform numbers that were drawn before, handed out in the order in which they were.
-
-    Args:
-        numbers: One [copies * rows, units] per call of ``uniform``.
-        copies: Copies of the batch in the pass.
+    """Uniform numbers that were drawn before, [copies * rows, units] per call of ``uniform``.
 
     Examples:
         >>> noise = RecordedNoise([torch.tensor([[0.25, 0.75]])], copies=1)
@@ -129,12 +102,7 @@ def from_words(words: Tensor, count: int) -> Tensor:
     events keep their probability. Two numbers of a row are independent but for the common
     bits: probabilities of pairs of events u < a and u' < b are a * b within 2**-32.
 
-    Args:
-        words: [rows, at least count / 4 + 1] of int64.
-        count: Numbers per row.
-
-    Returns:
-        [rows, count].
+    ``words`` are int64, [rows, at least count / 4 + 1]; the result is [rows, count].
 
     Examples:
         >>> from_words(torch.tensor([[0, 0], [2**62, 128]]), 4)

@@ -17,11 +17,6 @@ def log_reward(log_likelihood: Tensor, log_prior: Tensor, beta: float = 1.0) -> 
     Equation 7 of the paper with :math:`\beta = 1`; for ID-GFlowOut (equation 12) the likelihood
     is that of the whole training set.
 
-    Args:
-        log_likelihood: :math:`\log p(y \mid x, z)`, one per trajectory.
-        log_prior: :math:`\log p(z \mid x)`, one per trajectory.
-        beta: Scale of the likelihood in the reward.
-
     Examples:
         >>> import torch
         >>> log_reward(torch.tensor([-1.0]), torch.tensor([-2.0]))
@@ -37,12 +32,7 @@ def trajectory_balance(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tens
     .. math:: (\log Z + \log q(z) - \log R(z))^2
 
     Equation 5 of the paper. It is 0 for every mask exactly when q is the posterior and Z the
-    evidence.
-
-    Args:
-        log_q: Log-probability of the masks under the untempered policy.
-        log_reward: See :func:`log_reward`.
-        log_z: Estimate of the log evidence.
+    evidence. q is the untempered policy.
 
     Examples:
         >>> import torch
@@ -58,14 +48,7 @@ def batch_log_z(log_q: Tensor, log_reward: Tensor) -> Tensor:
 
     With it, trajectory balance is the variance of :math:`\log R - \log q` (the log-variance
     loss), and there is nothing to learn. The result carries no gradient; none is needed, since
-    the residuals sum to 0 over the axis.
-
-    Args:
-        log_q: [masks, ...].
-        log_reward: [masks, ...].
-
-    Returns:
-        [masks, ...], constant along axis 0.
+    the residuals sum to 0 over the axis. Arguments and result are [masks, ...].
 
     Examples:
         >>> import torch

@@ -16,15 +16,7 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it.
-
-    Args:
-        module: Name to import.
-        extra: Extra of gflowout that installs it.
-        purpose: What needs it, the subject of the message.
-
-    Returns:
-        The imported module.
+    """Import an optional dependency, or say for which ``purpose`` which extra installs it.
 
     Raises:
         MissingExtraError: If it is not installed. An error inside an installed one passes through.

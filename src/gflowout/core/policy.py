@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gflowout.core.noise import Noise
+from gflowout.core.trajectory import Trajectory
 
 Choose = Callable[[Tensor, slice], Tensor]
 """``choose(logits of a block, its units) -> mask of the block``, drawn or given."""
@@ -48,12 +50,8 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
     .. math:: \log q(z) = \sum_j z_j \log \pi_j + (1 - z_j) \log (1 - \pi_j),
               \qquad \pi = \mathrm{sigmoid}(\text{logits})
 
-    Args:
-        mask: [..., units] of 0 and 1; 1 keeps a unit.
-        logits: Log-odds of keeping a unit, broadcastable to ``mask``.
-
-    Returns:
-        [...].
+    ``mask`` is [..., units] and 1 where a unit is kept; ``logits``, the log-odds of keeping a unit,
+    broadcast to it. The result is [...].
 
     Examples:
         >>> log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2)).exp()
@@ -110,14 +108,9 @@ def explore(
 ) -> Tensor:
     """Logits of the training policy: tempered towards the prior, with random masks mixed in.
 
-    Tempering and random masks are centred on the prior's keep rate. At a keep rate of 0.5 this is
-    the paper's policy; at any other, the uncentred form would drag masks back to 0.5.
-
-    Args:
-        logits: [batch, units] of the untempered policy.
-        centre: Log-odds of the prior's keep rate, or of that of every unit.
-        temperature: Divides the distance from ``centre``.
-        random: [batch] of bool: rows that take the prior instead, or ``None`` for no row.
+    ``centre`` is the log-odds of the prior's keep rate, common or per unit; rows where ``random``
+    [batch] is true take the prior. At a keep rate of 0.5 this is the paper's policy; at any other,
+    the uncentred form would drag masks back to 0.5.
 
     Examples:
         >>> explore(torch.tensor([[2.0]]), centre=0.0, temperature=2.0, random=None)
@@ -130,49 +123,34 @@ def explore(
 
 
 def given(mask: Tensor) -> Choose:
-    """Choose the units of a mask that is there already."""
+    """Choose the units of a mask that exists already."""
     return lambda _, part: mask[..., part]
 
 
 def drawing(noise: Noise, rows: int, units: int, like: Tensor) -> Choose:
-    """Choose by drawing from the logits.
-
-    Args:
-        noise: Of the pass.
-        rows: Masks per copy of the batch.
-        units: Units of the site.
-        like: Gives the device of the random numbers.
-    """
+    """Choose by drawing from the logits, ``rows`` masks per copy of the batch."""
     uniform = noise.uniform(rows, units, like)
     return lambda logits, part: draw(logits, uniform[..., part])
 
 
-def exploring(
-    noise: Noise,
-    rows: int,
-    units: int,
-    like: Tensor,
-    centre: float | Tensor,
-    temperature: float,
-    epsilon: float,
-) -> Choose:
-    """Choose by drawing from the training policy; see :func:`explore` and :func:`drawing`.
+def exploring(method: Any, site: int, trajectory: Trajectory, rows: int, like: Tensor) -> Choose:
+    """Choose a site's mask in training: the given one, or a draw from the training policy.
 
-    Args:
-        noise: Of the pass.
-        rows: Masks per copy of the batch.
-        units: Units of the site.
-        like: Gives the device of the random numbers.
-        centre: Log-odds of the prior's keep rate, or of every unit's.
-        temperature: Divides the distance from ``centre``.
-        epsilon: Probability that a row takes a random mask at this site.
+    ``method`` has ``starts`` of keep rates and options ``temperature`` and ``epsilon``, the
+    probability that one of the ``rows`` masks per copy of the batch is random; see :func:`explore`.
     """
-    random = noise.uniform(rows, 1, like).squeeze(-1) < epsilon if epsilon else None
-    uniform = noise.uniform(rows, units, like)
+    if trajectory.given is not None:
+        return given(trajectory.given[site])
+    options, centre, noise = method.options, method.starts.at(site), trajectory.noise
+    random = None
+    if options.epsilon:
+        random = noise.uniform(rows, 1, like).squeeze(-1) < options.epsilon
+    uniform = noise.uniform(rows, method.sites[site].units, like)
 
     def choose(logits: Tensor, part: slice) -> Tensor:
         around = centre[part] if isinstance(centre, Tensor) else centre
-        return draw(explore(logits.detach(), around, temperature, random), uniform[..., part])
+        tempered = explore(logits.detach(), around, options.temperature, random)
+        return draw(tempered, uniform[..., part])
 
     return choose
 
@@ -182,10 +160,6 @@ class MaskHistory(nn.Module):
 
     Its size is the same at every site, so generators that see it, and not the masks themselves,
     grow with the number of sites and not with its square.
-
-    Args:
-        units: Units of every site.
-        size: Size of the summary.
 
     Examples:
         >>> history = MaskHistory([4, 3, 5], size=2)
@@ -211,14 +185,7 @@ class MaskPolicy(nn.Module):
 
     The units are cut into ``blocks`` of about equal size. Units of a block are independent given
     the inputs and the blocks before; one block is the paper's factorisation, as many blocks as
-    units can represent any distribution.
-
-    Args:
-        inputs: Size of each input.
-        units: Units of the site.
-        hidden: Widths of the generators; see :class:`MaskGenerator`.
-        start: Log-odds that every unit starts with, or each its own.
-        blocks: Number of blocks, at most one per unit.
+    units can represent any distribution. For the other arguments see :class:`MaskGenerator`.
 
     Examples:
         >>> two = MaskPolicy([], units=4, hidden=(8,), start=0.0, blocks=2)
@@ -249,15 +216,7 @@ class MaskPolicy(nn.Module):
         )
 
     def forward(self, inputs: Sequence[Tensor], choose: Choose) -> tuple[Tensor, Tensor]:
-        """Walk through the blocks.
-
-        Args:
-            inputs: [rows, size] each.
-            choose: Gives the mask of a block.
-
-        Returns:
-            The mask, and its logits given the blocks before, [rows, units] each.
-        """
+        """Return the mask, and its logits given the blocks before, [rows, units] each."""
         masks: list[Tensor] = []
         logits: list[Tensor] = []
         for part, generator in zip(self.parts, self.blocks, strict=True):
@@ -283,14 +242,9 @@ class MaskGenerator(nn.Module):
     """Logits of one site's mask from several inputs, each with a small encoder of its own.
 
     Separate encoders keep a short input (a label) from being drowned by a long one (an
-    activation). Inputs of size 0 are left out; with none left, the logits are plain parameters.
-
-    Args:
-        inputs: Size of each input.
-        units: Units of the site.
-        hidden: Widths: the first is that of every encoder, the rest join them. Empty for a
-            linear map.
-        start: Log-odds that every unit starts with, or each its own, whatever the inputs.
+    activation). The first of the widths ``hidden`` is that of every encoder, the rest join them;
+    without widths the generator is a linear map. Inputs of size 0 are left out; with none left, the
+    logits are plain parameters. All units start with the log-odds ``start``, or each with its own.
 
     Examples:
         >>> generator = MaskGenerator([4, 2], units=3, hidden=(8, 8), start=0.5)

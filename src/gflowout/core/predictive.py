@@ -93,9 +93,7 @@ class Predictive:
             raise ValueError("parts must hold at least one prediction, got none")
         counts = sorted({len(part.outputs) for part in parts})
         if len(counts) > 1:
-            raise ValueError(
-                f"parts must have the same number of samples, got from {counts[0]} to {counts[-1]}"
-            )
+            raise ValueError(f"parts must have the same number of samples, got {counts}")
         with_masks = [part.masks for part in parts if part.masks is not None]
         masks = None
         if len(with_masks) == len(parts):
@@ -143,10 +141,7 @@ class Predictive:
         Args:
             combine: Score the mean logits, or average the score over the draws.
         """
-        if isinstance(self.likelihood, Gaussian):
-            raise self._not_for("dempster_shafer")
-        logits = self._per_output(self.likelihood.class_logits)
-        return uncertainty.dempster_shafer(logits, combine)
+        return uncertainty.dempster_shafer(self._logits("dempster_shafer"), combine)
 
     def variance(self) -> Tensor:
         """Variance of the probabilities, summed over classes; total variance in regression."""
@@ -185,10 +180,16 @@ class Predictive:
         likelihood = self.likelihood
         return self._per_output(lambda output: likelihood.moments(output)[1]).exp()
 
-    def _probabilities(self, score: str) -> Tensor:
+    def _logits(self, score: str) -> Tensor:
         if isinstance(self.likelihood, Gaussian):
-            raise self._not_for(score)
-        return self._per_output(self.likelihood.class_logits).softmax(-1)
+            raise TypeError(
+                f"{score}() is for classes; for {self.likelihood} use variance(), "
+                "epistemic_variance(), aleatoric_variance() or quantile()"
+            )
+        return self._per_output(self.likelihood.class_logits)
+
+    def _probabilities(self, score: str) -> Tensor:
+        return self._logits(score).softmax(-1)
 
     def _per_output(
         self, function: Callable[[Tensor], Tensor], outputs: Tensor | None = None
@@ -210,12 +211,6 @@ class Predictive:
                 "entropy() or mutual_information()"
             )
 
-    def _not_for(self, score: str) -> TypeError:
-        return TypeError(
-            f"{score}() is for classes; for {self.likelihood} use variance(), "
-            "epistemic_variance(), aleatoric_variance() or quantile()"
-        )
-
 
 def settled(
     outputs: Tensor,
@@ -225,11 +220,7 @@ def settled(
 ) -> Predictive:
     """A prediction of outputs, in a form that later training of the likelihood cannot change.
 
-    Args:
-        outputs: Of the backbone, [samples, batch, ...].
-        likelihood: What they mean.
-        masks: That were drawn, one [samples, batch, units] per site.
-        samples: Number of samples, where a single draw stands for all of them.
+    ``samples`` is their number, where a single draw stands for all of them.
 
     Examples:
         >>> settled(torch.zeros(1, 2, 1), Gaussian(), samples=20)

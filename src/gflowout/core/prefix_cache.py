@@ -6,9 +6,10 @@ in the others. Module calls are what is skipped: the code between them runs as i
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,11 +25,9 @@ _prefix_lock = threading.Lock()
 class _Call:
     """A call of a module that ended before the first mask, and what later passes do instead.
 
-    Attributes:
-        kept: A clone of its output.
-        how: ``"keep"`` hands it out; ``"clone"`` hands out a copy, since it is changed in place
-            later; ``"run"`` calls the module again; ``"enter"`` does so and stands in for the
-            modules inside it.
+    As ``how`` says: ``"keep"`` returns the kept output; ``"clone"`` a copy of it, since it is
+    changed in place later; ``"run"`` calls the module again; ``"enter"`` does so and stands in for
+    the modules inside it.
     """
 
     def __init__(self, args: Any) -> None:
@@ -60,7 +59,7 @@ class Prefix:
         self._thread = threading.get_ident()
         self._records: list[tuple[str, _Call]] = []
         self._queues: dict[str, list[_Call]] | None = None
-        self._positions: dict[str, int] = {}
+        self._pending: dict[str, Iterator[_Call]] = {}  # in this pass
         self._open = False
         self._inside = False  # a module that runs again as a whole
         self._copies = 1
@@ -69,9 +68,9 @@ class Prefix:
         """Begin a pass over ``copies`` copies of the batch."""
         self._copies = copies
         self._open = self.active and self._queues is None
-        self._positions = {}
+        self._pending = {name: iter(calls) for name, calls in (self._queues or {}).items()}
 
-    def close(self) -> None:
+    def close(self, *_: Any) -> None:
         """The first mask is about to be drawn: nothing after this is common to all draws."""
         if threading.get_ident() == self._thread:
             self._open = False
@@ -85,13 +84,13 @@ class Prefix:
                 self._queues.setdefault(name, []).append(call)
             self._records = []
 
-    def call(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, name: str, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Stand in for a module's ``forward``."""
         if self._inside or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         if self._open:
             return self._record(name, forward, args, kwargs)
-        call = self._next(name)
+        call = next(self._pending.get(name, iter(())), None)
         if call is None or call.how == "enter":
             return forward(*args, **kwargs)
         if call.how == "run" or (self._copies > 1 and name in self._spec.unfoldable):
@@ -118,12 +117,6 @@ class Prefix:
             self._records.append((name, call))
         return output
 
-    def _next(self, name: str) -> _Call | None:
-        queue = (self._queues or {}).get(name, [])
-        position = self._positions.get(name, 0)
-        self._positions[name] = position + 1
-        return queue[position] if position < len(queue) else None
-
 
 @contextmanager
 def prefix_once(
@@ -131,54 +124,33 @@ def prefix_once(
 ) -> Iterator[Prefix]:
     """Within the block, let modules before the first mask run in the first pass only.
 
-    Only one thread at a time gets this; others run every pass in full, with the same results.
-
-    Args:
-        backbone: The module that holds the sites.
-        sites: In execution order.
-        spec: How the backbone is called.
-        several: Whether there will be more than one pass.
+    Only one thread at a time gets this, and only if there are ``several`` passes; others run every
+    pass in full, with the same results.
     """
-    active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
-    prefix = Prefix(spec, active)
-    patched: list[tuple[nn.Module, Any]] = []
-    handle = None
-    try:
+    with ExitStack() as stack:
+        active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
+        prefix = Prefix(spec, active)
         if active:
+            stack.callback(_prefix_lock.release)
             for name, module in backbone.named_modules():
-                if not name or isinstance(module, torch.jit.ScriptModule):
-                    continue
-                patched.append((module, module.__dict__.get("forward")))
-                module.__dict__["forward"] = _stand_in(prefix, name, module.forward)
+                if name and not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(_set_forward, module, module.__dict__.get("forward"))
+                    _set_forward(module, functools.partial(prefix.call, name, module.forward))
             first = sites[0].name
-            target = backbone if first == INPUT else backbone.get_submodule(first)
-
-            def closing(*_: Any) -> None:
-                prefix.close()
-
-            handle = (
-                target.register_forward_pre_hook(closing)
-                if target is backbone
-                else target.register_forward_hook(closing)
-            )
-        yield prefix
-    finally:
-        if handle is not None:
-            handle.remove()
-        for module, own in patched:
-            if own is None:
-                del module.__dict__["forward"]
+            if first == INPUT:
+                handle = backbone.register_forward_pre_hook(prefix.close)
             else:
-                module.__dict__["forward"] = own
-        if active:
-            _prefix_lock.release()
+                handle = backbone.get_submodule(first).register_forward_hook(prefix.close)
+            stack.callback(handle.remove)
+        yield prefix
 
 
-def _stand_in(prefix: Prefix, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return prefix.call(name, forward, args, kwargs)
-
-    return stand_in
+def _set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Let a module call this function, or, with ``None``, its class's own ``forward`` again."""
+    if forward is None:
+        del module.__dict__["forward"]
+    else:
+        module.__dict__["forward"] = forward
 
 
 def _versions(value: Any) -> list[tuple[Tensor, int]]:

@@ -15,15 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gflowout.core import checks, tree
-from gflowout.core.call import (
-    Args,
-    Call,
-    CallSpec,
-    Kwargs,
-    first_size,
-    logits_of,
-    real_positions,
-)
+from gflowout.core.call import Args, Call, CallSpec, Kwargs, first_size, logits_of, real_positions
 from gflowout.core.hooks import masked_pass
 from gflowout.core.sites import DROPOUTS, INPUT, Site
 from gflowout.core.trace import Trace, close, doubled_call, quiet, trace_call
@@ -50,10 +42,7 @@ def learn(
 ) -> tuple[list[Site], CallSpec, Tensor]:
     """Run the example; return the sites in execution order, how to call, and the output.
 
-    Args:
-        call: Of the example.
-        names: Sites, with what their units are.
-        padding: Name of the argument that tells real positions from padding.
+    ``padding`` is the name of the argument that tells real positions from padding.
     """
     _check_example(call)
     if padding is not None:

@@ -13,11 +13,7 @@ from gflowout.core import checks
 
 
 def generator(seed: int, *words: str | int) -> torch.Generator:
-    """Make the CPU generator that belongs to a seed and some words.
-
-    Args:
-        seed: The user's seed.
-        words: What is drawn, for instance ``"order", epoch``.
+    """Make the CPU generator that belongs to a seed and some words, such as ``"order", epoch``.
 
     Examples:
         >>> first, again = generator(0, "order", 3), generator(0, "order", 3)
@@ -42,9 +38,8 @@ def draw_seeds(count: int, generator: torch.Generator | None = None) -> list[int
         True
     """
     generator = global_copy() if generator is None else generator
-    seeds: list[int] = torch.randint(
-        2**62, (count,), generator=generator, device=generator.device
-    ).tolist()
+    device = generator.device
+    seeds: list[int] = torch.randint(2**62, (count,), generator=generator, device=device).tolist()
     return seeds
 
 

@@ -2,29 +2,41 @@
 
 A file holds a model; or an ensemble, with one configuration per member and the member's number in
 the names of its tensors. Nothing is ever unpickled. A file is written beside its target and moved
-into place when complete; a file is checked as a whole before anything in memory changes.
+into place when complete. It may come from anywhere: all its values are checked before anything in
+memory changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gflowout.core import atomic_io, checks
+from gflowout.core.call import CallSpec
 from gflowout.core.ensemble import Ensemble
-from gflowout.core.likelihoods import LIKELIHOODS
+from gflowout.core.likelihoods import LIKELIHOODS, Likelihood
+from gflowout.core.method import METHODS, Method
 from gflowout.core.model import PREFIX, MaskedModel
-from gflowout.core.saved_file import FORMAT, KEY, Saved, parts_of, read
 from gflowout.core.sites import INPUT, Site, input_size
+from gflowout.core.units import ALWAYS, Layout
 from gflowout.core.wrap import assemble
+
+FORMAT = 1
+"""Version of the file format; a file of another version is refused."""
+
+KEY = "gflowout"
+"""Where the header has the configuration."""
 
 _OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
 """Tensors that wrapping added."""
@@ -65,17 +77,17 @@ def save(
     if target.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
     checks.boolean("backbone", backbone)
-    tensors = _tensors(model)
-    if not backbone:
-        tensors = {key: value for key, value in tensors.items() if _OURS.match(key)}
-    described = (
-        _config(model)
-        if isinstance(model, MaskedModel)
-        else {
-            "members": [_config(member) for member in model.members],
-            "weights": list(model.weights),
-        }
-    )
+    # Tensors that share memory (tied weights) are written twice.
+    state = model.state_dict()
+    tensors = {key: state[key] for key in state if backbone or _OURS.match(key)}
+    for key, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
+    if isinstance(model, MaskedModel):
+        described = _config(model)
+    else:
+        members = [_config(member) for member in model.members]
+        described = {"members": members, "weights": list(model.weights)}
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
@@ -127,7 +139,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     several = isinstance(backbone, Sequence | nn.ModuleList)
     backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
-    saved, weights = read(Path(path))
+    saved, weights = _read(Path(path))
     ensemble = weights is not None
     if single == ensemble:
         holds = (
@@ -175,41 +187,23 @@ def _config(model: MaskedModel) -> dict[str, Any]:
     }
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """State as tensors; those that share memory (tied weights) are written twice."""
-    tensors = dict(model.state_dict())
-    for key, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"state {key!r} must be a tensor to be saved, got {type(value)}")
-    return tensors
-
-
 def _check_bare(backbones: Sequence[Any]) -> None:
     for backbone in backbones:
         if not isinstance(backbone, nn.Module) or isinstance(backbone, MaskedModel | Ensemble):
             raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
 
 
-def _assembled(saved: Saved, backbone: nn.Module) -> MaskedModel:
+def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
     """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
     where, config = saved.where, saved.config
     with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
-        parts = parts_of(where, config)
-        method = parts.method(parts.sites, parts.likelihood, parts.options)
-        added = {"method": method.state_dict(), "likelihood": parts.likelihood.state_dict()}
-    _check_backbone(where, backbone, parts.sites)
+        method, sites, likelihood, _, options = _parts_of(where, config)
+        own = method(sites, likelihood, options).state_dict()
+        added = {"method": own, "likelihood": likelihood.state_dict()}
+    _check_backbone(where, backbone, sites)
     _compare(saved, backbone, added)
-    parts = parts_of(where, config)
     with torch.random.fork_rng(devices=[]):
-        return assemble(
-            backbone,
-            parts.method.name,
-            parts.sites,
-            parts.likelihood,
-            parts.spec,
-            parts.options,
-            bool(config["validate"]),
-        )
+        return assemble(backbone, *_parts_of(where, config), validate=config["validate"])
 
 
 def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
@@ -228,7 +222,7 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
             )
 
 
-def _compare(saved: Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
+def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
     """Raise unless the file has exactly the model's tensors, before any is copied."""
     where, tensors = saved.where, saved.tensors
     expected = dict(backbone.state_dict()) if saved.whole else {}
@@ -251,3 +245,131 @@ def _compare(saved: Saved, backbone: nn.Module, added: dict[str, dict[str, Tenso
                 f"{where} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
             )
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A model as the file has it."""
+
+    where: str  # what errors call it
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    whole: bool = True  # with the state of the backbone
+
+
+def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
+    """Return the models of a file, and their weights if they form an ensemble.
+
+    Files of the first versions have none, and an empty list here: members weigh the same.
+    """
+    where = repr(str(path))
+    if not path.is_file():
+        raise FileNotFoundError(f"path: there is no file {where}")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if KEY not in metadata:
+                raise ValueError(f"{where} was not written by gflowout.save")
+            config = _parse(where, metadata[KEY])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
+    whole = config.get("backbone", True)
+    if not isinstance(whole, bool):
+        raise ValueError(f"{where} has a damaged configuration: backbone is {whole!r}")
+    if "members" not in config:
+        return [_Saved(where, config, tensors, whole)], None
+    members = config["members"]
+    if not isinstance(members, list) or not members:
+        raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
+    saved = [_Saved(f"member {at} of {where}", own, {}, whole) for at, own in enumerate(members)]
+    owners = {f"members.{at}.": member for at, member in enumerate(saved)}
+    for key, tensor in tensors.items():
+        prefix = ".".join(key.split(".", 2)[:2]) + "."
+        if prefix not in owners:
+            raise ValueError(f"{where} has a tensor {key!r}, which is of no member")
+        owners[prefix].tensors[key.removeprefix(prefix)] = tensor
+    weights = config.get("weights", [])
+    if not isinstance(weights, list):
+        raise ValueError(f"{where} has a damaged configuration: weights is {weights!r}")
+    return saved, weights
+
+
+def _parse(where: str, text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where} has a damaged configuration: {error}") from error
+    version = config.get("format") if isinstance(config, dict) else None
+    if version != FORMAT:
+        raise ValueError(
+            f"{where} has format version {version!r}, this gflowout reads version {FORMAT}"
+        )
+    return dict(config)
+
+
+def _parts_of(
+    where: str, config: dict[str, Any]
+) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
+    """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
+    try:
+        method = METHODS[checks.choice("method", config["method"], METHODS)]
+        kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
+        options = method.Options.build(method.name, None, _tuples(config["options"]))
+        likelihood = kind(**config["likelihood_options"])
+        sites = [_site(site) for site in config["sites"]]
+        if not sites and not method.deterministic:
+            raise ValueError("there are no sites")
+        spec = CallSpec(**_tuples(config["spec"]))
+        if not isinstance(config["validate"], bool):
+            raise TypeError(f"validate must be true or false, got {config['validate']!r}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
+    return method, sites, likelihood, spec, options
+
+
+def _site(saved: dict[str, Any]) -> Site:
+    """A site from its fields, every one of them checked."""
+    units, rank = (checks.integer(f"site {name}", saved[name], low=1) for name in ("units", "rank"))
+    names = ["axis", "batch_axis"]
+    if saved.get("tokens") is not None:
+        names.append("tokens")
+    axes = [checks.integer(f"site {name}", saved[name], low=0) for name in names]
+    if max(axes) >= rank or len(set(axes)) < len(axes):
+        raise ValueError(f"site {', '.join(names)} must differ and be below {rank}, got {axes}")
+    if saved.get("rate") is not None:
+        checks.number("site rate", saved["rate"], low=0, high=1)
+    if not isinstance(saved["name"], str) or not isinstance(saved.get("consumer"), str | None):
+        raise TypeError("site name and consumer must be strings")
+    site = {**saved, "layout": None, "keep": None}
+    if saved.get("layout") is not None:
+        layout = Layout(**{name: tuple(values) for name, values in saved["layout"].items()})
+        for axis in layout.axes:
+            checks.integer("site axes", axis, low=0)
+        for unit in layout.unit:
+            checks.integer("site unit", unit, low=ALWAYS)
+        fits = (
+            len(layout.axes) == len(layout.shape)
+            and max(layout.axes) < rank
+            and saved["batch_axis"] not in layout.axes
+            and layout.axes[0] == saved["axis"]
+            and math.prod(layout.shape) == len(layout.unit)
+            and set(layout.unit) - {ALWAYS} == set(range(units))
+        )
+        if not fits:
+            raise ValueError(f"site layout does not fit {units} units")
+        site["layout"] = layout
+    if saved.get("keep") is not None:
+        site["keep"] = tuple(checks.probability("site keep", rate) for rate in saved["keep"])
+        if len(site["keep"]) != units:
+            raise ValueError(f"site keep must hold {units} rates, got {len(site['keep'])}")
+    return Site(**site)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where the configuration has tuples."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value

@@ -21,13 +21,7 @@ _IN_CACHE = 2**17
 
 
 class SharedProduct(Tensor):
-    """A batch times masks, one after the other: [draws * batch, units].
-
-    For passes without gradients.
-
-    Args:
-        batch: [batch, units].
-        masks: [draws, units].
+    """A batch [batch, units] times masks [draws, units]: [draws * batch, units], without gradient.
 
     Examples:
         >>> batch, masks = torch.ones(2, 3), torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])

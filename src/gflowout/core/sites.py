@@ -22,14 +22,8 @@ from gflowout.core.units import Layout, Units
 INPUT = "input"
 """The site name that stands for the backbone's own input."""
 
-DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+DROPOUTS = nn.modules.dropout._DropoutNd
+"""The base of all ``nn.Dropout*`` modules."""
 
 SiteNames = Sequence[str] | Mapping[str, int | Units | None] | None
 """What users may say about sites; see :func:`find_sites`."""
@@ -94,12 +88,11 @@ class Site:
                 of a row without any is 0.
 
         Examples:
-                >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
+            >>> site = Site("encoder", units=1, axis=2, rank=3, tokens=1)
             >>> h = torch.tensor([[[1.0], [3.0], [8.0]]])
             >>> site.pool(h, torch.tensor([[True, True, False]]))
             tensor([[2.]])
         """
-        others = self._others
         if real is not None and self.tokens is not None:
             if activation.shape[self.tokens] != real.shape[1]:
                 raise ValueError(
@@ -108,7 +101,7 @@ class Site:
                 )
             pooled = mean_of_real(activation, real, self.batch_axis, self.tokens)
         else:
-            pooled = activation.mean(others) if others else activation
+            pooled = activation.mean(self._others) if self._others else activation
         if self.layout is None:
             return pooled
         if self.batch_axis > self.axis:  # the batch comes first
@@ -118,9 +111,7 @@ class Site:
     @property
     def _others(self) -> list[int]:
         """Axes of neither batch nor units."""
-        return [
-            axis for axis in range(self.rank) if axis != self.batch_axis and axis not in self.axes
-        ]
+        return [axis for axis in range(self.rank) if axis not in (self.batch_axis, *self.axes)]
 
     def with_tokens(self, shape: Sequence[int], tokens: int) -> Site:
         """This site, with its axis of positions if an example of it has one.
@@ -162,7 +153,7 @@ class Site:
                 masks of whole copies are left to that layer (:mod:`gflowout.core.shared_product`).
 
         Examples:
-                >>> site = Site("fc", units=2, axis=1, rank=2)
+            >>> site = Site("fc", units=2, axis=1, rank=2)
             >>> masks = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
             >>> site.apply(torch.ones(1, 2), masks, copies=2, parting=True)
             tensor([[1., 0.],
@@ -207,15 +198,9 @@ def input_size(module: nn.Module) -> int | None:
 
 
 def weights_by_unit(module: nn.Module, units: int) -> Tensor:
-    """View the weights of a linear or convolutional layer by the unit that they read.
+    """View the weights of a linear or convolutional layer by the unit that they read, [units, ...].
 
-    Args:
-        module: One that has an :func:`input_size`: ``units``, or a multiple of it for a linear
-            layer that reads flattened maps.
-        units: Of the site before.
-
-    Returns:
-        [units, ...].
+    Its :func:`input_size` is ``units``, or a multiple for a linear layer that reads flattened maps.
 
     Examples:
         >>> weights_by_unit(nn.Linear(12, 5), 3).shape
@@ -234,16 +219,10 @@ def weights_by_unit(module: nn.Module, units: int) -> Tensor:
 
 
 def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Tensor:
-    """Average over one axis, for every example over its real positions alone.
+    """Average over one axis, for every example over its real positions alone; 0 without any.
 
-    Args:
-        values: Any number of copies of the batch, one after the other on ``batch_axis``.
-        real: Which positions are no padding, [batch or 1, positions] of bool.
-        batch_axis: Axis of the batch.
-        axis: Axis of the positions.
-
-    Returns:
-        ``values`` without ``axis``; 0 for an example that has no real position.
+    ``values`` are any number of copies of the batch, one after the other on ``batch_axis``;
+    ``real`` is true where a position is no padding, [batch or 1, positions].
 
     Examples:
         >>> values = torch.tensor([[1.0, 3.0, 8.0], [1.0, 3.0, 8.0]])
@@ -264,15 +243,8 @@ def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Te
 def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str, Units]:
     """Resolve names and glob patterns to submodule names, each with what its units are.
 
-    Args:
-        backbone: The module to search.
-        sites: Names or patterns (``*`` crosses dots, as in :mod:`fnmatch`); a mapping from these
-            to the axis of the units, where the shape is ambiguous, or to
-            :class:`~gflowout.Units`; or ``None`` for every ``nn.Dropout*``.
-        empty: Whether ``sites=()``, no site at all, makes sense.
-
-    Returns:
-        Units by name; an axis of ``None`` is to be learned.
+    For ``sites`` see :func:`gflowout.wrap`; ``*`` crosses dots, as in :mod:`fnmatch`. ``empty``
+    allows ``sites=()``, no site at all.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
@@ -337,9 +309,7 @@ def _units(name: str, value: Any) -> Units:
     if isinstance(value, Units):
         return value
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise TypeError(
-            f"sites: the axis of {name!r} must be an integer or gfo.Units, got {value!r}"
-        )
+        raise TypeError(f"sites: axis of {name!r} must be an integer or gfo.Units, got {value!r}")
     return Units(value)
 
 

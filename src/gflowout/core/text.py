@@ -22,9 +22,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
     """Rows, the first of them a heading, as a Markdown table with columns of equal width.
 
-    Args:
-        rows: Of cells that are escaped already.
-        right: Align all columns but the first to the right.
+    Cells are escaped already. ``right`` aligns all columns but the first to the right.
 
     Examples:
         >>> print(markdown_table([["method", "nll"], ["mc", "0.2"]], right=True))
@@ -32,21 +30,13 @@ def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
         |--------|----:|
         | mc     | 0.2 |
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numeric = [right and place > 0 for place in range(len(widths))]
-    lines = [
-        [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, numeric, strict=True)
-        ]
-        for row in rows
-    ]
-    rule = "|".join(
-        f"{'-' * (width + 1)}:" if number else "-" * (width + 2)
-        for width, number in zip(widths, numeric, strict=True)
-    )
-    shown = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([shown[0], f"|{rule}|", *shown[1:]])
+    columns = []
+    for place, column in enumerate(zip(*rows, strict=True)):
+        width, numeric = max(map(len, column)), right and place > 0
+        cells = [cell.rjust(width) if numeric else cell.ljust(width) for cell in column]
+        rule = "-" * (width + 1) + (":" if numeric else "-")
+        columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
+    return "\n".join(f"|{'|'.join(line)}|" for line in zip(*columns, strict=True))
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,13 +31,7 @@ _CHANNELS_FIRST = (
     nn.modules.pooling._AdaptiveAvgPoolNd,
     nn.modules.pooling._AdaptiveMaxPoolNd,
 )
-_FEATURES_LAST = (
-    nn.Linear,
-    nn.LayerNorm,
-    nn.Embedding,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-)
+_FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
 
 
 class Trace:
@@ -76,33 +71,30 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
         trace.sites.append((name, tuple(activation.shape), wanted))
         trace.readers.append({})
 
-    def hook_for(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            nonlocal units, follows
-            tensors = [tensor for _, tensor in tree.tensors(output)]
-            trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in tensors)
-            trace.largest = max([trace.largest, *(tensor.numel() for tensor in tensors)])
-            size = input_size(module)
-            if size is not None:
-                for later in trace.readers:
-                    later.setdefault(name, size)
-            if tensors and tensors[0].dim() > 2:
-                first = tensors[0]
-                if isinstance(module, _CHANNELS_FIRST):
-                    units = (1, first.shape[1])
-                elif isinstance(module, _FEATURES_LAST):
-                    units = (-1, first.shape[-1])
-                chained = follows is not None and len(args) == 1 and args[0] is follows
-                same = chained and first.shape == args[0].shape
-                if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
-                    follows = first
-            if name in names:
-                record(name, main_tensor(output, name))
-
-        return hook
+    def hook(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal units, follows
+        tensors = [tensor for _, tensor in tree.tensors(output)]
+        trace.shapes.setdefault(name, []).extend(tuple(tensor.shape) for tensor in tensors)
+        trace.largest = max([trace.largest, *(tensor.numel() for tensor in tensors)])
+        size = input_size(module)
+        if size is not None:
+            for later in trace.readers:
+                later.setdefault(name, size)
+        if tensors and tensors[0].dim() > 2:
+            first = tensors[0]
+            if isinstance(module, _CHANNELS_FIRST):
+                units = (1, first.shape[1])
+            elif isinstance(module, _FEATURES_LAST):
+                units = (-1, first.shape[-1])
+            chained = follows is not None and len(args) == 1 and args[0] is follows
+            same = chained and first.shape == args[0].shape
+            if same or isinstance(module, _CHANNELS_FIRST + _FEATURES_LAST):
+                follows = first
+        if name in names:
+            record(name, main_tensor(output, name))
 
     handles = [
-        module.register_forward_hook(hook_for(name))
+        module.register_forward_hook(partial(hook, name))
         for name, module in call.backbone.named_modules()
         if name
     ]
@@ -118,10 +110,9 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
 
 
 def quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
-    """Run the backbone without gradients, in eval mode, leaving the random state alone.
+    """Return the backbone's output, and whether it drew random numbers, which are put back.
 
-    Returns:
-        Its output, and whether it drew random numbers.
+    It runs in eval mode and without gradients.
     """
     with (
         torch.no_grad(),

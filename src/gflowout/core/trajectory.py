@@ -84,16 +84,11 @@ class Trajectory(Conditions):
         self.log_q, self.log_p = log_q, log_p
 
     def earlier(self, like: Tensor, history: nn.Module | None = None, name: str = "") -> Tensor:
-        """What a generator sees of the masks of all sites before this one.
+        """What a generator sees of the masks of all sites before this one, [rows, size].
 
-        Args:
-            like: Gives rows and dtype.
-            history: Keeps a summary of them (:class:`gflowout.core.policy.MaskHistory`); ``None``
-                for all masks, side by side.
-            name: Of the summary: posterior and prior each keep one, trained by their own loss.
-
-        Returns:
-            [rows, units so far], or [rows, size of a summary]; of size 0 at the first site.
+        The masks side by side, or what ``history``, a :class:`gflowout.core.policy.MaskHistory`,
+        makes of them; posterior and prior, by ``name``, each have one, trained by their own loss.
+        ``like`` gives rows and dtype. The size is 0 at the first site.
         """
         if not self.masks:
             return like.new_zeros(like.shape[0], 0)
@@ -131,11 +126,7 @@ class Trajectory(Conditions):
 
 @dataclass(eq=False)
 class Scored(Trajectory):
-    """A trajectory whose labels were scored: the last fields are set when the pass is over.
-
-    Attributes:
-        log_likelihood: log p(y | x, z), [batch].
-    """
+    """A trajectory with log p(y | x, z), [batch], which is set when the pass is over."""
 
     log_likelihood: Tensor = field(init=False, repr=False)
 

@@ -111,8 +111,7 @@ def dempster_shafer(logits: Tensor, combine: Literal["logits", "draws"] = "logit
         >>> dempster_shafer(torch.zeros(1, 1, 4))
         tensor([0.5000])
     """
-    if combine not in ("logits", "draws"):
-        raise ValueError(f"combine must be one of 'logits', 'draws', got {combine!r}")
+    checks.choice("combine", combine, ["logits", "draws"])
     classes = logits.shape[-1]
     if combine == "logits":
         logits = logits.mean(0, keepdim=True)
@@ -175,7 +174,7 @@ def gaussian_mixture_quantile(means: Tensor, variances: Tensor, probability: flo
         >>> gaussian_mixture_quantile(torch.zeros(1, 1), torch.ones(1, 1), 0.975)
         tensor([1.9600])
     """
-    checks.number("probability", probability, low=0, high=1, open_low=True, open_high=True)
+    checks.probability("probability", probability)
     deviations = variances.sqrt()
     # Each component's own quantile brackets that of the mixture.
     standard = torch.special.ndtri(means.new_tensor(probability))

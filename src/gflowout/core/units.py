@@ -6,7 +6,6 @@ known shape.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -194,14 +193,11 @@ def _cells(units: Units, shape: tuple[int, ...]) -> list[int]:
     sides = units.patch if isinstance(units.patch, tuple | list) else (units.patch,) * len(shape)
     if len(sides) != len(shape):
         raise ValueError(f"patch must have one side for each of {len(shape)} axes, got {sides}")
-    steps = [1 if side is None else side for side in sides]
-    counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
-    cells = []
-    for place in itertools.product(*map(range, shape)):
-        cell = 0
-        for at, step, count in zip(place, steps, counts, strict=True):
-            cell = cell * count + at // step
-        cells.append(cell)
+    cells = [0]
+    for size, side in zip(shape, sides, strict=True):
+        step = side or 1
+        count = -(-size // step)
+        cells = [cell * count + place // step for cell in cells for place in range(size)]
     return cells
 
 
@@ -215,4 +211,4 @@ def _cell(name: str, cell: int, count: int) -> int:
 def _rate(rate: float) -> float:
     if isinstance(rate, float) and math.isclose(rate, 1.0):
         raise ValueError("keep must be below 1, got 1; name cells that must stay in always")
-    return checks.number("keep", rate, low=0, high=1, open_low=True, open_high=True)
+    return checks.probability("keep", rate)

@@ -15,7 +15,7 @@ from gflowout.core import checks
 from gflowout.core.call import Call, CallSpec
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.memory_format import warn_of_unsafe_layers
-from gflowout.core.method import METHODS
+from gflowout.core.method import METHODS, Method
 from gflowout.core.model import PREFIX, MaskedModel
 from gflowout.core.probe import learn, split_example
 from gflowout.core.sites import Site, SiteNames, find_sites
@@ -86,8 +86,7 @@ def wrap(
             "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
             f"{likelihood!r}"
         )
-    if not isinstance(validate, bool):
-        raise TypeError(f"validate must be True or False, got {validate!r}")
+    checks.boolean("validate", validate)
     checks.choice("method", method, METHODS)
     built = METHODS[method].Options.build(method, preset, options)
     names = find_sites(backbone, sites, empty=METHODS[method].deterministic)
@@ -101,14 +100,14 @@ def wrap(
         )
     learned, spec, output = learn(Call(backbone, args, kwargs), names, padding)
     warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
-    model = assemble(backbone, method, learned, likelihood, spec, built, validate)
+    model = assemble(backbone, METHODS[method], learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
     return model
 
 
 def assemble(
     backbone: nn.Module,
-    method: str,
+    method: type[Method],
     sites: Sequence[Site],
     likelihood: Likelihood,
     spec: CallSpec,
@@ -118,7 +117,7 @@ def assemble(
     """Build a wrapped model from parts that are known already."""
     if hasattr(backbone, PREFIX):
         raise ValueError(f"the backbone has an attribute {PREFIX!r}, which wrapping needs")
-    module = METHODS[method](sites, likelihood, options)
+    module = method(sites, likelihood, options)
     device = next((tensor.device for tensor in backbone.parameters()), None)
     if device is not None:
         module, likelihood = module.to(device), likelihood.to(device)

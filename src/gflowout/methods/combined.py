@@ -21,12 +21,9 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._policy import check_policy, check_sizes
+from gflowout.methods._shared import check_policy, check_sizes
 from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
-
-Walk = Callable[[int, Trajectory], Tensor]
-"""``walk(site, trajectory)``: draws the shared mask of a site."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class Combined(Method):
         tb = own + objectives.trajectory_balance(*balance).mean()
         return balance_losses(trajectory, tb, log_q, reward, log_z, prior=-log_p.mean())
 
-    def _share(self, trajectory: Trajectory, walk: Walk) -> None:
+    def _share(self, trajectory: Trajectory, draw: Callable[[int, Trajectory], Tensor]) -> None:
         """Draw the shared masks of all sites and show them to the generators of the own ones."""
         examples = trajectory.copies * trajectory.batch
         shared = Trajectory(noise=trajectory.noise, batch=trajectory.batch)
@@ -139,7 +136,7 @@ class Combined(Method):
             ]
             shared.given, trajectory.given = ([pair[side] for pair in pairs] for side in (0, 1))
         for site in range(len(self.sites)):
-            walk(site, shared)
+            draw(site, shared)
         trajectory.shared = shared
         trajectory.context = torch.cat(shared.full_masks(examples), -1)
 
@@ -150,17 +147,10 @@ class Combined(Method):
         return scaled(mask, self.options.rescale).to(activation.dtype)
 
     def _parts(self) -> tuple[IDGFlowOutOptions, GFlowOutOptions]:
-        given = self.options
-        common = {
-            "prior_keep": given.prior_keep,
-            "hidden": given.hidden,
-            "draws": given.draws,
-            "blocks": given.blocks,
-        }
-        shared = IDGFlowOutOptions(
-            group_size=given.group_size, train_size=given.train_size, **common
+        """Options of the shared and of the own masks."""
+        common = ("prior_keep", "hidden", "draws", "blocks")
+        shared, own = ("group_size", "train_size"), ("temperature", "epsilon", "beta")
+        return (
+            IDGFlowOutOptions(**{name: getattr(self.options, name) for name in common + shared}),
+            GFlowOutOptions(**{name: getattr(self.options, name) for name in common + own}),
         )
-        own = GFlowOutOptions(
-            temperature=given.temperature, epsilon=given.epsilon, beta=given.beta, **common
-        )
-        return shared, own

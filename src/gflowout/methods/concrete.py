@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,17 +28,10 @@ from torch.nn import functional as F
 
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import (
-    Losses,
-    Method,
-    Options,
-    Score,
-    examples_in_training,
-    regularised_losses,
-)
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._rates import SiteNumbers
+from gflowout.methods._shared import SiteNumbers, check_sizes
 
 
 @dataclass(frozen=True)
@@ -66,20 +59,12 @@ class ConcreteDropoutOptions(Options):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.number("rate", self.rate, low=0, high=1, open_low=True, open_high=True)
+        checks.probability("rate", self.rate)
         checks.boolean("per_unit", self.per_unit)
         checks.number("relaxation", self.relaxation, low=0, open_low=True)
         checks.number("length_scale", self.length_scale, low=0)
         checks.number("dropout_regularizer", self.dropout_regularizer, low=0)
-        if self.train_size is not None:
-            checks.integer("train_size", self.train_size, low=1)
-
-
-class _Rates(NamedTuple):
-    """What a training pass needs of the rates, per site: computed once for all of them."""
-
-    logits: tuple[Tensor, ...]
-    inverse_keep: tuple[Tensor, ...]
+        check_sizes(self)
 
 
 class ConcreteDropout(Method):
@@ -106,33 +91,37 @@ class ConcreteDropout(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: ConcreteDropoutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        start = _start(sites, -policy.logit(options.rate), options.per_unit)
-        self.keep_logits = SiteNumbers(sites, start, options.per_unit)
+        self.keep_logits = SiteNumbers(sites, -policy.logit(options.rate), options.per_unit)
 
     def rate(self, site: int) -> Tensor:
         """Learned drop rate of a site, [1], or of its units, [units]."""
         return self.keep_logits.split(torch.sigmoid(-self.keep_logits()))[site]
 
     def draw_training(
-        self, site: int, activation: Tensor, trajectory: Trajectory, rates: _Rates
+        self,
+        site: int,
+        activation: Tensor,
+        trajectory: Trajectory,
+        logits: tuple[Tensor, ...],
+        inverse_keep: tuple[Tensor, ...],
     ) -> Tensor:
         """Draw a relaxed mask per example."""
 
-        def drawn() -> Tensor:
+        def draw() -> Tensor:
             uniform = self._uniform(site, activation, trajectory)
-            return relaxed(rates.logits[site], uniform, self.options.relaxation)
+            return relaxed(logits[site], uniform, self.options.relaxation)
 
-        mask = trajectory.mask(site, drawn)
-        return (mask * rates.inverse_keep[site]).to(activation.dtype)
+        mask = trajectory.mask(site, draw)
+        return (mask * inverse_keep[site]).to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a hard mask per example."""
         logits = self.keep_logits.split(self.keep_logits())[site]
 
-        def drawn() -> Tensor:
+        def draw() -> Tensor:
             return policy.draw(logits, self._uniform(site, activation, trajectory))
 
-        mask = trajectory.mask(site, drawn)
+        mask = trajectory.mask(site, draw)
         return (mask / torch.sigmoid(logits)).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
@@ -142,40 +131,24 @@ class ConcreteDropout(Method):
         the likelihood then reaches the rates by the scaling of kept units only.
         """
         options: ConcreteDropoutOptions = self.options
-        logits = self.keep_logits()
+        logits, split = self.keep_logits(), self.keep_logits.split
         keep = torch.sigmoid(logits)
-        split = self.keep_logits.split
-        rates = _Rates(split(logits), split(keep.reciprocal()))
-        trajectory = score(partial(self.draw_training, rates=rates))
+        inverse_keep = split(keep.reciprocal())
+        draw = partial(self.draw_training, logits=split(logits), inverse_keep=inverse_keep)
+        trajectory = score(draw)
         # Sums of products, not matrix products, which autocast would round.
         uncertain = (self.keep_logits.units * entropy(logits, keep)).sum()
         divergence = -options.dropout_regularizer * uncertain
-        for site, inverse_keep in enumerate(rates.inverse_keep):
+        for site, inverse in enumerate(inverse_keep):
             weight = score.weight(site)
             if weight is not None and options.length_scale > 0:
-                squares = weight_term(weight, inverse_keep)
+                squares = weight_term(weight, inverse)
                 divergence = divergence + options.length_scale**2 / 2 * squares
-        size = examples_in_training(options.train_size, trajectory.batch)
-        return regularised_losses(trajectory, divergence / size)
+        size = self.examples_in_training(trajectory.batch)
+        return likelihood_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         return trajectory.noise.uniform(trajectory.batch, self.sites[site].units, activation)
-
-
-def _start(sites: Sequence[Site], common: float, per_unit: bool) -> float | Tensor:
-    """Log-odds of keeping a unit before training: of all, or of every number to learn."""
-    if all(site.keep is None for site in sites):
-        return common
-    numbers = list[float]()
-    for site in sites:
-        own = [common] * site.units if site.keep is None else list(map(policy.logit, site.keep))
-        if not per_unit and len(set(own)) > 1:
-            raise ValueError(
-                f"keep has several rates for site {site.name!r}, and concrete dropout learns one "
-                "per site: set per_unit=True"
-            )
-        numbers += own if per_unit else own[:1]
-    return torch.tensor(numbers)
 
 
 def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -201,11 +174,9 @@ def entropy(logits: Tensor, probability: Tensor) -> Tensor:
 
 
 def weight_term(weight: Tensor, inverse_keep: Tensor) -> Tensor:
-    """Squared weights over the keep rate of the unit that they read, summed.
+    """Squared weights [units, ...] over the keep rate of the unit that they read, summed.
 
-    Args:
-        weight: [units, ...].
-        inverse_keep: One over the keep rate, [units] or [1].
+    ``inverse_keep`` is one over the keep rate, [units] or [1].
 
     Examples:
         >>> weight_term(torch.ones(2, 3), torch.tensor([2.0]))

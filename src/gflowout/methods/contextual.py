@@ -26,10 +26,9 @@ from torch.nn import functional as F
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, scaled
-from gflowout.core.noise import Noise
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._rates import Starts
+from gflowout.methods._shared import Starts
 
 NARROWEST = 8
 """Least width of a generator's hidden layer."""
@@ -67,7 +66,7 @@ class ContextualDropoutOptions(Options):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.number("prior_keep", self.prior_keep, low=0, high=1, open_low=True, open_high=True)
+        checks.probability("prior_keep", self.prior_keep)
         checks.number("kl_weight", self.kl_weight, low=0)
         checks.choice("noise", self.noise, list(NOISES))
         checks.choice("rescale", self.rescale, ["none", "kept"])
@@ -82,11 +81,6 @@ class ContextualDropoutOptions(Options):
 
 class Bernoulli:
     """Masks of 0 and 1; logits are log-odds of keeping a unit."""
-
-    @staticmethod
-    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
-        """Numbers that :meth:`sample` needs."""
-        return noise.uniform(rows, units, like)
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
@@ -113,11 +107,6 @@ class Bernoulli:
 
 class Gaussian:
     """Factors of mean 1 with the variance of inverted dropout, (1 - keep) / keep = exp(-logit)."""
-
-    @staticmethod
-    def random(noise: Noise, rows: int, units: int, like: Tensor) -> Tensor:
-        """Numbers that :meth:`sample` needs."""
-        return noise.normal(rows, units, like)
 
     @staticmethod
     def sample(logits: Tensor, random: Tensor) -> Tensor:
@@ -216,12 +205,11 @@ class ContextualDropout(Method):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw from the same generator as in training."""
 
-        def drawn() -> Tensor:
+        def draw() -> Tensor:
             logits = self._logits(site, activation, trajectory.real)
-            random = self._random(site, activation, trajectory)
-            return self.noise.sample(logits, random)
+            return self.noise.sample(logits, self._random(site, activation, trajectory))
 
-        mask = trajectory.mask(site, drawn)
+        mask = trajectory.mask(site, draw)
         return scaled(mask, self.options.rescale).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
@@ -235,7 +223,8 @@ class ContextualDropout(Method):
         record = _Record()
         trajectory = score(partial(self.draw_training, record=record))
         nll = -trajectory.log_likelihood
-        kl = self._per_site(record.kl)
+        count = len(self.sites)  # several draws of given masks take as many passes
+        kl = [torch.cat(record.kl[site::count]) for site in range(count)]
         nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
         if self.options.noise == "bernoulli" and record.random and torch.is_grad_enabled():
             mirrored = _Record(antithetic=record)
@@ -263,19 +252,14 @@ class ContextualDropout(Method):
         return self.prior[site] * policy.DIRECT_GAIN + self.starts.at(site)
 
     def _logits(self, site: int, activation: Tensor, real: Tensor | None = None) -> Tensor:
-        pooled = self.sites[site].pool(activation.detach(), real)
-        pooled = pooled.to(self.prior.dtype)
+        pooled = self.sites[site].pool(activation.detach(), real).to(self.prior.dtype)
         logits: Tensor = self.starts.at(site) + self.options.gain * self.generators[site](pooled)
         return logits
 
     def _random(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        units = self.sites[site].units
-        return self.noise.random(trajectory.noise, trajectory.batch, units, activation)
-
-    def _per_site(self, values: list[Tensor]) -> list[Tensor]:
-        """Join the passes that several draws of given masks took."""
-        count = len(self.sites)
-        return [torch.cat(values[site::count]) for site in range(count)]
+        noise = trajectory.noise
+        draw = noise.uniform if self.noise is Bernoulli else noise.normal
+        return draw(trajectory.batch, self.sites[site].units, activation)
 
 
 def _costs(nll: Tensor, kl: list[Tensor]) -> list[Tensor]:
@@ -307,17 +291,7 @@ def arm(
     that of the first pass, :math:`(1 - 2u) f \nabla \phi`, unbiased given the earlier masks, and
     half is the same at 1 - u. Taking the first pass's logits for both is biased. The baseline b,
     the mean cost of the batch's other examples, is independent of the example's u and changes no
-    expectation.
-
-    Args:
-        uniform: u, [batch, units].
-        logits: Of the first pass, [batch, units].
-        pseudo_logits: Of the second pass, [batch, units].
-        cost: f, [..., batch].
-        pseudo_cost: f', [..., batch].
-
-    Returns:
-        Zeros, [..., batch].
+    expectation. Random numbers and logits are [batch, units], costs and the result [..., batch].
 
     Examples:
         >>> logits = torch.zeros(1, 2, requires_grad=True)

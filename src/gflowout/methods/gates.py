@@ -27,10 +27,10 @@ from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, regularised_losses
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._rates import SiteNumbers
+from gflowout.methods._shared import SiteNumbers
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class StochasticGates(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: StochasticGatesOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.means = SiteNumbers(sites, _start(sites, options), per_unit=True)
+        normal = NormalDist(0, options.noise)
+        self.means = SiteNumbers(sites, options.start, per_unit=True, from_keep=normal.inv_cdf)
 
     def mean(self, site: int) -> Tensor:
         """Learned mean of a site's gates before they are cut off at 0 and 1, [units]."""
@@ -102,19 +103,13 @@ class StochasticGates(Method):
         self, site: int, activation: Tensor, trajectory: Trajectory, means: tuple[Tensor, ...]
     ) -> Tensor:
         """Draw gates, differentiable in their means."""
-
-        def drawn() -> Tensor:
-            return self._drawn(means[site], activation, trajectory)
-
-        return trajectory.mask(site, drawn).to(activation.dtype)
+        mask = trajectory.mask(site, lambda: self._drawn(means[site], activation, trajectory))
+        return mask.to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw gates as in training, or take those without noise."""
-
-        def drawn() -> Tensor:
-            return self._predicted(site, activation, trajectory)
-
-        return trajectory.mask(site, drawn).to(activation.dtype)
+        mask = trajectory.mask(site, lambda: self._predicted(site, activation, trajectory))
+        return mask.to(activation.dtype)
 
     def draw_ahead(self, trajectory: Trajectory) -> list[Tensor] | None:
         """The gates of all sites, where examples share them."""
@@ -132,7 +127,7 @@ class StochasticGates(Method):
         means = self.means()
         trajectory = score(partial(self.draw_training, means=self.means.split(means)))
         count = open_probability(means, self.options.noise).sum()
-        return regularised_losses(trajectory, self.options.strength * count)
+        return likelihood_losses(trajectory, self.options.strength * count)
 
     def _drawn(self, mean: Tensor, like: Tensor, trajectory: Trajectory) -> Tensor:
         rows = 1 if self.options.shared else trajectory.batch
@@ -146,24 +141,10 @@ class StochasticGates(Method):
         return mean.clamp(0, 1).expand(trajectory.copies, -1)
 
 
-def _start(sites: Sequence[Site], options: StochasticGatesOptions) -> float | Tensor:
-    """Means before training: one for all gates, or one for each."""
-    if all(site.keep is None for site in sites):
-        return options.start
-    normal, starts = NormalDist(0, options.noise), list[float]()
-    for site in sites:
-        own = [options.start] * site.units if site.keep is None else map(normal.inv_cdf, site.keep)
-        starts += own
-    return torch.tensor(starts)
-
-
 def gate(mean: Tensor, noise: float, normal: Tensor) -> Tensor:
     """Gates between 0 and 1 that are differentiable in their mean, unless they are cut off.
 
-    Args:
-        mean: [units].
-        noise: Standard deviation.
-        normal: Standard normal numbers, [rows, units].
+    ``mean`` is [units], ``normal`` standard normal numbers, [rows, units].
 
     Examples:
         >>> gate(torch.tensor([0.5]), 0.5, torch.tensor([[-2.0], [0.5], [2.0]])).flatten()

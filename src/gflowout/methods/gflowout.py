@@ -19,8 +19,7 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._policy import check_policy, exploring, history_of, history_sizes
-from gflowout.methods._rates import Starts
+from gflowout.methods._shared import Starts, check_policy, history_of, history_sizes
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class GFlowOut(Method):
         label = trajectory.label.to(pooled.dtype)
         if site == 0 and self.options.log_z == "learned":
             trajectory.log_z = self.log_z(pooled, context, label).squeeze(-1)
-        choose = exploring(self, site, trajectory, trajectory.batch, pooled)
+        choose = policy.exploring(self, site, trajectory, trajectory.batch, pooled)
         mask, posterior = self.posterior[site]([earlier, pooled, context, label], choose)
         _, prior = self.prior[site]([seen_by_prior, pooled, context], policy.given(mask))
         trajectory.masks.append(mask)

@@ -18,26 +18,11 @@ from torch import Tensor, nn
 
 from gflowout.core import checks, distributed, objectives, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import (
-    Losses,
-    Method,
-    Options,
-    Score,
-    balance_losses,
-    examples_in_training,
-    scaled,
-)
+from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.noise import RecordedNoise
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._policy import (
-    check_policy,
-    check_sizes,
-    exploring,
-    history_of,
-    history_sizes,
-)
-from gflowout.methods._rates import Starts
+from gflowout.methods._shared import Starts, check_policy, check_sizes, history_of, history_sizes
 
 DEFAULT_GROUPS = 8
 
@@ -91,20 +76,10 @@ class IDGFlowOutOptions(Options):
     )
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
-            "temperature": 2.0,
-            "epsilon": 0.1,
-            "log_z": "learned",
-            "draws": 1,
-            "group_size": 1,
+            "temperature": 2.0, "epsilon": 0.1, "log_z": "learned", "draws": 1, "group_size": 1,
         },
-        "features": {
-            "prior_keep": 0.1,
-            "start_keep": 0.3,
-            "beta": 0.3,
-            "hidden": (),
-            "draws": 8,
-        },
-    }
+        "features": {"prior_keep": 0.1, "start_keep": 0.3, "beta": 0.3, "hidden": (), "draws": 8},
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -112,9 +87,7 @@ class IDGFlowOutOptions(Options):
         check_sizes(self)
         checks.number("sparsity", self.sparsity, low=0)
         if self.start_keep is not None:
-            checks.number(
-                "start_keep", self.start_keep, low=0, high=1, open_low=True, open_high=True
-            )
+            checks.probability("start_keep", self.start_keep)
 
 
 class IDGFlowOut(Method):
@@ -168,7 +141,7 @@ class IDGFlowOut(Method):
             if self._whole and self.joint(trajectory):
                 self._agree(trajectory, like)
         rows = batch if trajectory.index is None else self._groups(batch)
-        choose = exploring(self, site, trajectory, rows, like)
+        choose = policy.exploring(self, site, trajectory, rows, like)
         mask, logits = self._walk(site, rows * trajectory.copies, trajectory, choose)
         trajectory.masks.append(mask)
         prior = policy.log_prob_at_rate(mask, self.starts.at(site) - self.options.sparsity)
@@ -209,13 +182,11 @@ class IDGFlowOut(Method):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log q, log reward and log Z of the rows of masks.
 
-        Args:
-            trajectory: Of the pass.
-            evidence: What each example says for its masks: its log-likelihood, [batch].
-            beta: Scale of the evidence in the reward.
+        ``evidence`` is what each example says for its masks, its log-likelihood, [batch]; ``beta``
+        scales it in the reward.
         """
         log_q, draws = trajectory.log_q, trajectory.copies
-        size = examples_in_training(self.options.train_size, len(evidence) // draws)
+        size = self.examples_in_training(len(evidence) // draws)
         means = _group_means(trajectory, evidence.detach())
         joint = self.joint(trajectory)
         if joint and self._whole:
@@ -249,12 +220,10 @@ class IDGFlowOut(Method):
                 )
             trajectory.index = _rows_of(batch, groups, trajectory.copies, device)
             return
-        member = _rows_of(batch, groups, 1, device)
+        member, given = _rows_of(batch, groups, 1, device), trajectory.given
         first = torch.searchsorted(member, torch.arange(groups, device=device))
-        rows = [mask[first] for mask in trajectory.given]
-        if all(
-            torch.equal(row[member], mask) for row, mask in zip(rows, trajectory.given, strict=True)
-        ):
+        rows = [mask[first] for mask in given]
+        if all(torch.equal(row[member], mask) for row, mask in zip(rows, given, strict=True)):
             trajectory.given, trajectory.index = rows, member
 
     @property

@@ -82,8 +82,7 @@ class Masksembles(Method):
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Give each part of the batch to one member, the first part to a random one."""
         if site == 0 and trajectory.given is None:
-            count = self.options.members
-            batch = trajectory.batch
+            count, batch = self.options.members, trajectory.batch
             part = torch.arange(batch, device=activation.device) * count // batch
             # Rotated, so that members have their turn also in batches smaller than their number.
             trajectory.index = (part + self._random(activation, trajectory)) % count

@@ -55,8 +55,10 @@ class MCDropout(Method):
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a mask per example."""
-        place = self.sites[site]
-        keep: float | Tensor = 1 - self._rate(site)
+        place, rate = self.sites[site], self.options.rate
+        if rate is None:  # a rate of 1 would leave nothing to rescale
+            rate = DEFAULT_RATE if place.rate is None or place.rate >= 1 else place.rate
+        keep: float | Tensor = 1 - float(rate)
         if place.keep is not None:
             keep = activation.new_tensor(place.keep)
 
@@ -64,16 +66,8 @@ class MCDropout(Method):
             uniform = trajectory.noise.uniform(trajectory.batch, place.units, activation)
             return policy.below(uniform, keep).to(activation.dtype)
 
-        mask = trajectory.mask(site, drawn)
-        return scaled(mask, self.options.rescale, keep)
+        return scaled(trajectory.mask(site, drawn), self.options.rescale, keep)
 
     def step(self, score: Score) -> Losses:
         """One pass; the loss is the negative log-likelihood."""
         return likelihood_losses(score(self.draw))
-
-    def _rate(self, site: int) -> float:
-        own = self.sites[site].rate
-        if self.options.rate is not None:
-            return float(self.options.rate)
-        # A rate of 1 would leave nothing to rescale.
-        return DEFAULT_RATE if own is None or own >= 1 else own

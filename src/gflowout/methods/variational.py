@@ -24,17 +24,10 @@ from torch.nn import functional as F
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import (
-    Losses,
-    Method,
-    Options,
-    Score,
-    examples_in_training,
-    regularised_losses,
-)
+from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._rates import SiteNumbers
+from gflowout.methods._shared import SiteNumbers, check_sizes
 
 LARGEST = 8.0
 """Bound of log alpha: a unit that nothing needs would drift upwards for ever."""
@@ -64,8 +57,7 @@ class VariationalDropoutOptions(Options):
         checks.number("alpha", self.alpha, low=0, open_low=True)
         checks.boolean("per_unit", self.per_unit)
         checks.number("kl_weight", self.kl_weight, low=0)
-        if self.train_size is not None:
-            checks.integer("train_size", self.train_size, low=1)
+        check_sizes(self)
 
 
 class VariationalDropout(Method):
@@ -103,13 +95,13 @@ class VariationalDropout(Method):
         self, site: int, activation: Tensor, trajectory: Trajectory, deviations: tuple[Tensor, ...]
     ) -> Tensor:
         """Draw a factor per example and unit, differentiable in its standard deviation."""
-        units = self.sites[site].units
 
-        def drawn() -> Tensor:
+        def draw() -> Tensor:
+            units = self.sites[site].units
             normal = trajectory.noise.normal(trajectory.batch, units, activation)
             return 1 + deviations[site] * normal
 
-        return trajectory.mask(site, drawn).to(activation.dtype)
+        return trajectory.mask(site, draw).to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a factor per example and unit, as in training."""
@@ -121,8 +113,8 @@ class VariationalDropout(Method):
         trajectory = score(partial(self.draw_training, deviations=self._deviations(log_alpha)))
         # A sum of products, not a matrix product, which autocast would round.
         divergence = (self.log_alpha.units * log_uniform_kl(log_alpha)).sum()
-        size = examples_in_training(self.options.train_size, trajectory.batch)
-        return regularised_losses(trajectory, divergence * (self.options.kl_weight / size))
+        size = self.examples_in_training(trajectory.batch)
+        return likelihood_losses(trajectory, divergence * (self.options.kl_weight / size))
 
     def _bounded(self) -> Tensor:
         return LARGEST - F.softplus(LARGEST - self.log_alpha())

@@ -1,0 +1,132 @@
+"""What several methods share: checks of options, keep rates to start from, learned numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gflowout.core import checks, policy
+from gflowout.core.sites import Site
+
+
+def check_policy(options: Any) -> None:
+    """Check the options that methods with a learned mask posterior share."""
+    checks.number("temperature", options.temperature, low=0, open_low=True)
+    checks.number("epsilon", options.epsilon, low=0, high=1)
+    checks.number("beta", options.beta, low=0)
+    checks.probability("prior_keep", options.prior_keep)
+    checks.choice("rescale", options.rescale, ["none", "kept"])
+    checks.choice("log_z", options.log_z, ["learned", "batch"])
+    checks.integer("draws", options.draws, low=1)
+    checks.integer("blocks", options.blocks, low=1)
+    checks.choice("history", options.history, ["all", "summary"])
+    if not isinstance(options.hidden, tuple | list):
+        raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
+    for width in options.hidden:
+        checks.integer("hidden", width, low=1)
+
+
+def check_sizes(options: Any) -> None:
+    """Check the options that are numbers of examples, or ``None``."""
+    for name in ("group_size", "train_size"):
+        value = getattr(options, name, None)
+        if value is not None:
+            checks.integer(name, value, low=1)
+
+
+def history_of(sites: Sequence[Site], options: Any) -> policy.MaskHistory | None:
+    """What keeps a summary of earlier masks, if the options ask for one."""
+    if options.history == "all":
+        return None
+    return policy.MaskHistory([site.units for site in sites], policy.SUMMARY)
+
+
+def history_sizes(sites: Sequence[Site], options: Any) -> list[int]:
+    """Size of what a generator sees of the earlier masks, per site."""
+    if options.history == "summary":
+        return [policy.SUMMARY if index else 0 for index in range(len(sites))]
+    return [sum(site.units for site in sites[:index]) for index in range(len(sites))]
+
+
+class Starts(nn.Module):
+    """Log-odds of the keep rates that masks start from, or have as their prior.
+
+    Sites with rates of their own have one number per unit; all others have the rate ``keep``.
+
+    Examples:
+        >>> sites = [Site("fc", 2, 1, 2), Site("input", 2, 1, 2, keep=(0.5, 0.5))]
+        >>> starts = Starts(sites, 0.5)
+        >>> starts.at(0), starts.at(1)
+        (0.0, tensor([0., 0.]))
+    """
+
+    def __init__(self, sites: Sequence[Site], keep: float) -> None:
+        super().__init__()
+        self.common = policy.logit(keep)
+        for index, site in enumerate(sites):
+            own = None if site.keep is None else torch.tensor(list(map(policy.logit, site.keep)))
+            self.register_buffer(f"site{index}", own, persistent=False)
+
+    def at(self, site: int) -> float | Tensor:
+        """Of a site: one number, or one per unit, [units]."""
+        own: Tensor | None = getattr(self, f"site{site}")
+        return self.common if own is None else own
+
+
+class SiteNumbers(nn.Module):
+    """Learned numbers of all sites, one for the site or one per unit, as one parameter.
+
+    Numbers begin with ``start``, or with what ``from_keep`` makes of a unit's own keep rate; weight
+    decay pulls back to that.
+
+    Examples:
+        >>> numbers = SiteNumbers([Site("fc", units=3, axis=1, rank=2)], start=2.0, per_unit=True)
+        >>> [site.tolist() for site in numbers.split(numbers())]
+        [[2.0, 2.0, 2.0]]
+    """
+
+    units: Tensor  # that a number stands for, [numbers]
+    start: float | Tensor
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        start: float,
+        per_unit: bool,
+        from_keep: Callable[[float], float] = policy.logit,
+    ) -> None:
+        super().__init__()
+        if all(site.keep is None for site in sites):
+            self.start = start
+        else:
+            starts = [_starts(site, start, per_unit, from_keep) for site in sites]
+            self.register_buffer("start", torch.tensor([*chain(*starts)]), persistent=False)
+        self.sizes = [site.units if per_unit else 1 for site in sites]
+        self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))
+        counts = [1] * sum(self.sizes) if per_unit else [site.units for site in sites]
+        self.register_buffer("units", torch.tensor(counts).float(), persistent=False)
+
+    def forward(self) -> Tensor:
+        """Return all numbers, [numbers]."""
+        # One parameter must do what a generator does with many; see policy.DIRECT_GAIN.
+        return self.start + policy.DIRECT_GAIN * self.moved
+
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Cut what was made of the numbers into the part of each site, [units or 1]."""
+        return torch.split(values, self.sizes)
+
+
+def _starts(
+    site: Site, common: float, per_unit: bool, from_keep: Callable[[float], float]
+) -> list[float]:
+    numbers = [common] * site.units if site.keep is None else list(map(from_keep, site.keep))
+    if not per_unit and len(set(numbers)) > 1:
+        raise ValueError(
+            f"keep has several rates for site {site.name!r}, but one rate is learned per site: set "
+            "per_unit=True"
+        )
+    return numbers if per_unit else numbers[:1]
