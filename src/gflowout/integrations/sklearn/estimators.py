@@ -107,8 +107,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if self.class_weight is not None:
             sums = np.bincount(table.y[:, 0].astype(int), weights=table.weight).astype(float)
             balanced = tabular.balance(table.y[:, 0], table.weight, self._class_weights(sums))
-            used = balanced > 0
-            table = tabular.Table(table.x[used], table.y[used], balanced[used])
+            table = tabular.Table(table.x, table.y, balanced).take(np.flatnonzero(balanced))
         count = len(self.classes_)
         if count == 2:
             self._fit(x, table, Binary, 1)

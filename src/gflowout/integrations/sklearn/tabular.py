@@ -20,17 +20,11 @@ MOST_VISITS = 20
 
 @dataclass(frozen=True)
 class Table:
-    """Distinct rows of a training set.
+    """Distinct rows of a training set."""
 
-    Attributes:
-        x: Features, [rows, features].
-        y: Targets, [rows, outputs]; a class is its number.
-        weight: How often each row counts, [rows]; positive.
-    """
-
-    x: Floats
-    y: Floats
-    weight: Floats
+    x: Floats  # features, [rows, features]
+    y: Floats  # targets, [rows, outputs]; a class is its number
+    weight: Floats  # how often each row counts, [rows]; positive
 
     def __len__(self) -> int:
         return len(self.x)
@@ -111,15 +105,10 @@ def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
 
 @dataclass(frozen=True)
 class Scale:
-    """Location and scale of columns.
+    """Location and scale of columns."""
 
-    Attributes:
-        mean: [columns].
-        deviation: [columns]; 1 where a column is constant.
-    """
-
-    mean: Floats
-    deviation: Floats
+    mean: Floats  # [columns]
+    deviation: Floats  # [columns]; 1 where a column is constant
 
     @classmethod
     def of(cls, values: Floats, weight: Floats) -> Scale:
