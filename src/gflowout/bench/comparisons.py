@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,34 +107,31 @@ def depth_tables(repeats: int, width: int = 64) -> list[Table]:
     has four times as many features as the residual network has channels.
     """
     size, scale = 4 * width, (width / 64) ** 2
-
-    def residual(sites: int) -> Table:
+    tables = []
+    for sites in DEPTHS:
         what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
-        net = Network(what, lambda: Residual(sites, width), (3, 16, 16))
-        return _depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale)
-
-    def transformer(sites: int) -> Table:
+        net = Network(what, partial(Residual, sites, width), (3, 16, 16))
+        tables.append(_depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale))
+    for sites in DEPTHS:
         layers = f"{sites // 2} transformer layers of width {size}"
         what = f"{layers}, two sites in each, 64 tokens, batch 16"
-        net = Network(what, lambda: Transformer(sites, size), (64, size))
-        return _depth_table(f"depth-transformer-{sites}", net, 16, repeats, 0.1 * sites * scale)
-
-    return [table(sites) for table in (residual, transformer) for sites in DEPTHS]
+        net = Network(what, partial(Transformer, sites, size), (64, size))
+        name = f"depth-transformer-{sites}"
+        tables.append(_depth_table(name, net, 16, repeats, 0.1 * sites * scale))
+    return tables
 
 
 def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float) -> Table:
-    title = f"Training step, {net.title}"
-    return Table(name, title, ("mc",), repeats, lambda: _depth_cases(net, batch), cost=cost)
+    def cases() -> dict[str, Case]:
+        x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
+        steps: dict[str, Case] = {}
+        for label, options in _GENERATORS.items():
+            model = wrap(net.build(), x=x, **options)
+            size = sum(parameter.numel() for parameter in model.method.parameters())
+            steps[f"{label}, {size:,} parameters" if size else label] = adam_step(model, x, y)
+        return steps
 
-
-def _depth_cases(net: Network, batch: int) -> dict[str, Case]:
-    x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
-    cases: dict[str, Case] = {}
-    for name, options in _GENERATORS.items():
-        model = wrap(net.build(), x=x, **options)
-        size = sum(parameter.numel() for parameter in model.method.parameters())
-        cases[f"{name}, {size:,} parameters" if size else name] = adam_step(model, x, y)
-    return cases
+    return Table(name, f"Training step, {net.title}", ("mc",), repeats, cases, cost=cost)
 
 
 def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
@@ -146,57 +144,46 @@ def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
 
     def cases(width: int) -> dict[str, Case]:
         x, y = torch.randn(32, 3, 32, 32), torch.randint(CLASSES, (32,))
-        networks = {name: ResNet18(CLASSES, width) for name in formats}
         return {
-            name: bare_step(network.to(memory_format=formats[name]), x, y)  # type: ignore[call-overload]
-            for name, network in networks.items()
+            name: bare_step(ResNet18(CLASSES, width).to(memory_format=format), x, y)  # type: ignore[call-overload]
+            for name, format in formats.items()
         }
 
-    def table(width: int) -> Table:
-        return Table(
-            f"channels-last-{width}",
-            f"Training step without masks, ResNet-18 of width {width}, batch 32",
-            ("contiguous",),
-            repeats,
-            lambda: cases(width),
-            cost=0.03 * width,
+    title = "Training step without masks, ResNet-18 of width {}, batch 32"
+    return [
+        Table(
+            f"channels-last-{width}", title.format(width), ("contiguous",), repeats,
+            partial(cases, width), cost=0.03 * width,
         )
-
-    return [table(width) for width in (WIDTHS[:1] if quick else WIDTHS)]
+        for width in (WIDTHS[:1] if quick else WIDTHS)
+    ]  # fmt: skip
 
 
 def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Table]:
     """A batch of data beside the training step that it is for; both with method ``mc``.
 
-    Args:
-        mlp_repeats: Rounds of MNIST with the MLP.
-        resnet_repeats: Rounds of CIFAR with ResNet-18.
-        part: Take one in so many images, and divide the width of ResNet-18 by it.
+    Takes one in ``part`` images, and divides the width of ResNet-18 by it.
     """
     mnist, cifar, net = 60_000 // part, 50_000 // part, resnet(max(16 // part, 1))
+    mlp_title = (
+        f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128"
+    )
+    net_title = (
+        f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step of "
+        f"{net.title}, batch 128"
+    )
+    mlp_cases = partial(_data_cases, MLP, (1, 28, 28), mnist)
+    net_cases = partial(_data_cases, net.build, net.shape, cifar, Augment(pad=4, flip=True))
     return [
-        Table(
-            "data-mnist",
-            f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128",
-            (STEP,),
-            mlp_repeats,
-            lambda: _data_cases(MLP, _batches((1, 28, 28), mnist)),
-            cost=0.03,
-        ),
-        Table(
-            "data-cifar",
-            f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step "
-            f"of {net.title}, batch 128",
-            (STEP,),
-            resnet_repeats,
-            lambda: _data_cases(net.build, _batches(net.shape, cifar, Augment(pad=4, flip=True))),
-            cost=1 / part,
-        ),
+        Table("data-mnist", mlp_title, (STEP,), mlp_repeats, mlp_cases, cost=0.03),
+        Table("data-cifar", net_title, (STEP,), resnet_repeats, net_cases, cost=1 / part),
     ]
 
 
-def _data_cases(build: Build, batches: Batches) -> dict[str, Case]:
-    stream = itertools.chain.from_iterable(itertools.repeat(batches))
+def _data_cases(
+    build: Build, shape: tuple[int, ...], rows: int, augment: Augment | None = None
+) -> dict[str, Case]:
+    stream = itertools.chain.from_iterable(itertools.repeat(_batches(shape, rows, augment)))
     x, y = next(stream)
     return {STEP: adam_step(wrap(build(), "mc", x), x, y), "data": lambda: next(stream)}
 
@@ -204,42 +191,16 @@ def _data_cases(build: Build, batches: Batches) -> dict[str, Case]:
 def _batches(shape: tuple[int, ...], rows: int, augment: Augment | None = None) -> Batches:
     images = torch.randint(256, (rows, *shape), dtype=torch.uint8)
     return Batches(
-        images,
-        torch.randint(CLASSES, (rows,)),
-        batch_size=128,
-        shuffle=True,
-        seed=0,
-        transform=Normalize.fit(images),
-        augment=augment,
-        drop_last=True,
-    )
+        images, torch.randint(CLASSES, (rows,)), batch_size=128, shuffle=True, seed=0,
+        transform=Normalize.fit(images), augment=augment, drop_last=True,
+    )  # fmt: skip
 
 
 def fit_table(repeats: int, rows: int = 60_000) -> Table:
     """Epochs of :func:`gflowout.training.fit`, set-up included, beside a loop written by hand."""
-    methods = ("mc", "gflowout")
+    methods, options = ("mc", "gflowout"), FitOptions(epochs=_EPOCHS)
 
-    def cases() -> dict[str, Case]:
-        batches = _batches((1, 28, 28), rows)
-        return {
-            **{f"{LOOP}, {method}": _loop_by_hand(method, batches) for method in methods},
-            **{f"fit, {method}": _fit(method, batches) for method in methods},
-        }
-
-    return Table(
-        "fit-epochs",
-        f"{_EPOCHS} epochs of {rows:,} images, {MLP_784.title}, batch 128",
-        tuple(f"{LOOP}, {method}" for method in methods),
-        repeats,
-        cases,
-        cost=30 * rows / 60_000,
-    )
-
-
-def _loop_by_hand(method: str, batches: Batches) -> Case:
-    example = next(iter(batches))[0]
-
-    def run() -> None:
+    def loop(method: str, batches: Batches, example: Tensor) -> None:
         model = wrap(MLP(), method, example)
         optimiser = torch.optim.Adam(model.parameter_groups())
         for epoch in range(_EPOCHS):
@@ -247,13 +208,21 @@ def _loop_by_hand(method: str, batches: Batches) -> Case:
             for x, y in batches:
                 training_step(model, [optimiser], x, y)
 
-    return run
+    def fitted(method: str, batches: Batches, example: Tensor) -> None:
+        fit(wrap(MLP(), method, example), batches, options=options, progress=False)
 
+    def cases() -> dict[str, Case]:
+        batches = _batches((1, 28, 28), rows)
+        example = next(iter(batches))[0]
+        return {
+            f"{name}, {method}": partial(run, method, batches, example)
+            for name, run in ((LOOP, loop), ("fit", fitted))
+            for method in methods
+        }
 
-def _fit(method: str, batches: Batches) -> Case:
-    example = next(iter(batches))[0]
-    options = FitOptions(epochs=_EPOCHS)
-    return lambda: fit(wrap(MLP(), method, example), batches, options=options, progress=False)
+    title = f"{_EPOCHS} epochs of {rows:,} images, {MLP_784.title}, batch 128"
+    references = [f"{LOOP}, {method}" for method in methods]
+    return Table("fit-epochs", title, references, repeats, cases, cost=30 * rows / 60_000)
 
 
 class Text(nn.Module):
@@ -324,16 +293,9 @@ def _export_table(name: str, methods: Sequence[str], repeats: int) -> Table:
             for kind in (PREDICT, FILE)
         }
 
-    return Table(
-        f"export-{name}",
-        f"Prediction with {DRAWS} draws and all scores by PyTorch and by an ONNX file, {title}",
-        (),
-        repeats,
-        cases,
-        further=columns,
-        cost=0.4,
-        needs=("onnx", "onnxruntime", "onnxscript"),
-    )
+    title = f"Prediction with {DRAWS} draws and all scores by PyTorch and by an ONNX file, {title}"
+    needs = ("onnx", "onnxruntime", "onnxscript")
+    return Table(f"export-{name}", title, (), repeats, cases, columns, cost=0.4, needs=needs)
 
 
 def _export_pair(
