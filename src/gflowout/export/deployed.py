@@ -23,6 +23,7 @@ from gflowout.core.ensemble import Ensemble, check_same_sites
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
+from gflowout.core.predictive import settled
 from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.export.noise import Hashed
@@ -177,17 +178,15 @@ class Deployed(nn.Module):
             torch._check(rows == first, lambda: _UNEQUAL)  # type: ignore[no-untyped-call]
         args, kwargs = self.call(inputs)
         masks = [torch.split(inputs[name], list(self.counts)) for name in self.masks]
-        parts: list[Tensor] = []
-        likelihood = self.members[0].likelihood
+        parts = []
         for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
-            if not count:
-                continue
-            given = [split[index] for split in masks] if masks else None
-            outputs = self._outputs(index, args, kwargs, given, inputs)
-            # Each member's outputs with the noise that it has learned.
-            settled, likelihood = member.likelihood.settle(outputs.flatten(0, 1))
-            parts.append(settled.reshape(count, -1, *settled.shape[1:]))
-        return answers(torch.cat(parts), likelihood, self.scale)
+            if count:
+                given = [split[index] for split in masks] if masks else None
+                outputs = self._outputs(index, args, kwargs, given, inputs)
+                # Each member's outputs with the noise that it has learned.
+                parts.append(settled(outputs, member.likelihood, samples=count))
+        outputs = torch.cat([part.outputs for part in parts])
+        return answers(outputs, parts[0].likelihood, self.scale)
 
     def call(self, inputs: Mapping[str, Tensor] | None = None) -> tuple[Args, Kwargs]:
         """Inputs as arguments of the model itself, prepared; those of the example if not given."""
@@ -207,9 +206,11 @@ class Deployed(nn.Module):
         given: list[Tensor] | None,
         inputs: Mapping[str, Tensor],
     ) -> Tensor:
-        """Outputs of a member, [draws, batch, ...], under given masks or those of the seed."""
-        member, count = self.members[index], self.counts[index]
-        same = member.method.deterministic and given is None
+        """Outputs of a member, [draws, batch, ...], under given masks or those of the seed.
+
+        A single draw stands for all of them where they are the same.
+        """
+        member = self.members[index]
         # The next layer must not apply the masks to its weights, as it may in `predict`: the lazily
         # evaluated tensors that this takes cannot be traced.
         sites = [dataclasses.replace(site, consumer=None) for site in member.sites]
@@ -218,7 +219,7 @@ class Deployed(nn.Module):
         if member.spec.padding is not None:  # unchecked, because its values are unknown in a trace
             padding = named_tensors(member.backbone, args, kwargs).get(member.spec.padding)
             runner.real = None if padding is None else padding != 0
-        draws = 1 if same else count
+        draws = 1 if member.method.deterministic and given is None else self.counts[index]
         step = draws if self._folds[index] else 1
         parts = []
         for start in range(0, draws, step):
@@ -230,17 +231,14 @@ class Deployed(nn.Module):
                 trajectory = Trajectory(noise=Noise(copies=step), given=masks)
             output = logits_of(runner.run(member.method.draw, trajectory))
             parts.append(output.reshape(step, -1, *output.shape[1:]))
-        joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return joined.expand(count, *joined.shape[1:]) if same else joined
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _with_batch(
         self, inputs: Mapping[str, Tensor], paths: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The example by name, of at least two rows, and which inputs have the batch axis.
 
-        Args:
-            inputs: Tensors of the call by readable name.
-            paths: Their paths in the call, in the same order.
+        ``paths`` are those of the inputs in the call, in the same order.
         """
         spec = self.members[0].spec
         batched = {

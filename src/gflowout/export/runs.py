@@ -70,10 +70,6 @@ def prepared(problem: Problem) -> tuple[nn.Module, Tensor]:
 class ScaledImages(nn.Module):
     """Scales images of bytes: (x / 255 - mean) / std per channel.
 
-    Args:
-        mean: Of each channel of images in [0, 1].
-        std: Likewise.
-
     Examples:
         >>> ScaledImages([0.5], [0.5])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
         tensor([[[[-1.,  1.]]]])
@@ -97,11 +93,9 @@ class EncodedRows(nn.Module):
     """Encodes rows of a table: numbers are standardised, names one-hot.
 
     A row has one number per column, in double precision: the value of a column of numbers; for a
-    column of names, the index of the name among its levels, -1 if it is not one; NaN if missing.
-
-    Args:
-        columns: For every column its mean, its standard deviation, its levels (0 for numbers), and
-            whether missing values have an input of their own.
+    column of names, the index of the name among its levels, -1 if it is not one; NaN if missing. A
+    column is given by its mean, its standard deviation, its number of levels (0 for numbers), and
+    whether missing values have an input of their own.
 
     Examples:
         >>> encode = EncodedRows([(30.0, 10.0, 0, True), (0.0, 1.0, 2, False)])
