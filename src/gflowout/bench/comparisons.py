@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,55 +49,63 @@ _GENERATORS: dict[str, dict[str, Any]] = {
 }
 
 
+class Stack(nn.Sequential):
+    """Modules one after the other, with the names of those that are sites."""
+
+    def __init__(self, sites: Iterable[str], *modules: nn.Module) -> None:
+        super().__init__(*modules)
+        self.sites = tuple(sites)
+
+
 class Residual(nn.Module):
-    """Residual blocks of two convolutions each; a site before every sum, as in ResNet-18."""
+    """A residual block of two convolutions, as in ResNet-18; ``branch`` is a site."""
 
-    def __init__(self, sites: int, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1)
-        self.branches = nn.ModuleList(self._branch(width) for _ in range(sites))
-        self.head = nn.Linear(width, CLASSES)
-        self.sites = tuple(f"branches.{index}" for index in range(sites))
-
-    @staticmethod
-    def _branch(width: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-        )
+        self.branch = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, 3, height, width] to [batch, classes]."""
-        x = self.stem(x)
-        for branch in self.branches:
-            x = (x + branch(x)).relu()
-        output: Tensor = self.head(x.mean((2, 3)))
+        """Add the branch to [batch, width, height, width]."""
+        output: Tensor = (x + self.branch(x)).relu()
         return output
 
 
-class Transformer(nn.Module):
-    """Layers of a transformer; a site after every attention and every feed-forward part."""
-
-    def __init__(self, sites: int, width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-            for _ in range(sites // 2)
-        )
-        self.head = nn.Linear(width, CLASSES)
-        self.sites = tuple(
-            f"layers.{index}.dropout{part}" for index in range(sites // 2) for part in (1, 2)
-        )
+class Mean(nn.Module):
+    """Averages [batch, tokens, features] over the tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, tokens, width] to [batch, classes]."""
-        for layer in self.layers:
-            x = layer(x)
-        output: Tensor = self.head(x.mean(1))
-        return output
+        """Map to [batch, features]."""
+        return x.mean(1)
+
+
+def residual(sites: int, width: int) -> Stack:
+    """Residual blocks, a site before the sum of each."""
+    return Stack(
+        [f"{block}.branch" for block in range(1, sites + 1)],
+        nn.Conv2d(3, width, 3, padding=1),
+        *(Residual(width) for _ in range(sites)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)),
+    )
+
+
+def transformer(sites: int, width: int) -> Stack:
+    """Layers of a transformer, a site after every attention and every feed-forward part."""
+    layers = [
+        nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        for _ in range(sites // 2)
+    ]
+    names = [f"{layer}.dropout{part}" for layer in range(len(layers)) for part in (1, 2)]
+    return Stack(names, *layers, Mean(), nn.Linear(width, CLASSES))
+
+
+def text() -> Stack:
+    """A small transformer on 16 tokens, given by their numbers."""
+    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2)]
+    modules = (nn.Embedding(100, 32), *layers, Mean(), nn.Linear(32, CLASSES))
+    return Stack(("1.linear2", "2.linear2"), *modules)
 
 
 def depth_tables(repeats: int, width: int = 64) -> list[Table]:
@@ -110,12 +118,12 @@ def depth_tables(repeats: int, width: int = 64) -> list[Table]:
     tables = []
     for sites in DEPTHS:
         what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
-        net = Network(what, partial(Residual, sites, width), (3, 16, 16))
+        net = Network(what, partial(residual, sites, width), (3, 16, 16))
         tables.append(_depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale))
     for sites in DEPTHS:
         layers = f"{sites // 2} transformer layers of width {size}"
         what = f"{layers}, two sites in each, 64 tokens, batch 16"
-        net = Network(what, partial(Transformer, sites, size), (64, size))
+        net = Network(what, partial(transformer, sites, size), (64, size))
         name = f"depth-transformer-{sites}"
         tables.append(_depth_table(name, net, 16, repeats, 0.1 * sites * scale))
     return tables
@@ -225,24 +233,6 @@ def fit_table(repeats: int, rows: int = 60_000) -> Table:
     return Table("fit-epochs", title, references, repeats, cases, cost=30 * rows / 60_000)
 
 
-class Text(nn.Module):
-    """A small transformer on 16 tokens, given by their numbers."""
-
-    sites = ("encoder.layers.0.linear2", "encoder.layers.1.linear2")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(100, 32)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(32, CLASSES)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map [batch, 16] to [batch, classes]."""
-        output: Tensor = self.head(self.encoder(self.embed(ids)).mean(1))
-        return output
-
-
 _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
     "mlp": (f"{MLP_784.title}, batch 100", MLP, lambda: torch.randn(100, 784)),
     "resnet": ("ResNet-18 of width 8, batch 8", resnet(8).build, lambda: torch.randn(8, 3, 32, 32)),
@@ -253,7 +243,7 @@ _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
     ),
     "transformer": (
         "transformer of two layers of 32, 32 texts of 16 tokens",
-        Text,
+        text,
         lambda: torch.randint(100, (32, 16)),
     ),
 }

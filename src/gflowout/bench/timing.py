@@ -84,12 +84,7 @@ def measure(
 
 
 def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """How the times of a case compare with those of another one, round by round.
-
-    Examples:
-        >>> ratio([2.0, 6.0], [1.0, 2.0])["of_medians"]
-        2.6666666666666665
-    """
+    """How the times of a case compare with those of another one, round by round."""
     within = [own / other for own, other in zip(times, others, strict=True)]
     return {**summary(within), "of_medians": median(times) / median(others)}
 

@@ -333,14 +333,6 @@ def answers(
 
     Computed here and not by :class:`gflowout.Predictive`, which works through large outputs part by
     part: a trace would fix the size of the parts. See :class:`Deployed` for ``scale``.
-
-    Examples:
-        >>> scores = answers(torch.zeros(20, 2, 4), Categorical(4))
-        >>> list(scores)
-        ['mean', 'samples', 'entropy', 'expected_entropy', 'mutual_information',
-         'max_probability', 'dempster_shafer', 'variance']
-        >>> scores["max_probability"]
-        tensor([0.2500, 0.2500])
     """
     draws, flat = outputs.shape[0], outputs.flatten(0, 1)
 

@@ -42,16 +42,7 @@ Answer = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 def chosen(path: str | os.PathLike[str], format: str | None) -> str:
-    """Return the format of a file to be written; ``None`` is decided by the ending of the path.
-
-    Examples:
-        >>> chosen("model.pt2", None), chosen("model", None)
-        ('torch-export', 'onnx')
-        >>> chosen("model.pt2", "onnx")
-        Traceback (most recent call last):
-            ...
-        ValueError: format must be 'torch-export' for a path that ends in '.pt2', got 'onnx'
-    """
+    """Return the format of a file to be written; ``None`` is decided by the ending of the path."""
     ending = Path(path).suffix
     usual = _ENDINGS.get(ending.lower())
     if format is None:

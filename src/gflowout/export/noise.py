@@ -35,14 +35,6 @@ class Hashed(Noise):
     come in a fixed order. ``draws`` are the numbers of the draws in the pass, one copy of the batch
     each; ``source`` distinguishes members of an ensemble. With ``opaque``, the custom operator is
     used, which :func:`translations` writes as fewer ONNX nodes.
-
-    Examples:
-        >>> seed, like = torch.tensor(7), torch.zeros(())
-        >>> both = Hashed(seed, range(2)).uniform(3, 4, like)
-        >>> torch.equal(both[3:], Hashed(seed, range(1, 2)).uniform(3, 4, like))
-        True
-        >>> torch.equal(both[:2], Hashed(seed, range(1)).uniform(2, 4, like))
-        True
     """
 
     def __init__(
@@ -94,12 +86,7 @@ def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: T
 
 
 def mixed(word: Any, tag: int) -> Any:
-    """A word of 32 bits that depends on every bit of ``word``, a number or a tensor of int64.
-
-    Examples:
-        >>> mixed(1, tag=0) == mixed(torch.tensor(1), tag=0).item() != mixed(2, tag=0)
-        True
-    """
+    """A word of 32 bits that depends on every bit of ``word``, a number or a tensor of int64."""
     return fold((fold((word ^ tag) * FIRST) ^ BETWEEN) * SECOND)
 
 

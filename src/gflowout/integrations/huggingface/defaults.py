@@ -222,11 +222,6 @@ def mean_logits(pred: Predictive) -> Tensor:
     """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
 
     In regression, the means are returned.
-
-    Examples:
-        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
-        >>> mean_logits(pred).softmax(-1)
-        tensor([[0.7500, 0.2500]])
     """
     if isinstance(pred.likelihood, Gaussian):
         return pred.mean

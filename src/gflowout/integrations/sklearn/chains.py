@@ -361,10 +361,6 @@ def weigh(evidence: Floats, temper: float) -> Floats:
 
     Chains have equal weights if there are no validation rows (NaN in ``evidence``) or ``temper``
     is 0.
-
-    Examples:
-        >>> weigh(np.array([-10.0, -10.0 - np.log(3)]), 1.0)
-        array([0.75, 0.25])
     """
     if not temper or not np.isfinite(evidence).all():
         return np.full(len(evidence), 1 / len(evidence))

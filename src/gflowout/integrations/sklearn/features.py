@@ -127,12 +127,7 @@ def is_list(value: Any) -> bool:
 
 
 def rate_before(rate: Any, sparsity: float) -> float:
-    """The rate of ``keep`` that becomes ``rate`` once the prior charges ``sparsity``.
-
-    Examples:
-        >>> round(rate_before(0.5, math.log(3)), 3)
-        0.75
-    """
+    """The rate of ``keep`` that becomes ``rate`` once the prior charges ``sparsity``."""
     if rate == 1:
         raise ValueError("keep must be below 1, got 1; name features that must stay in always")
     rate = checks.number("keep", rate, low=0, high=1, open_low=True, open_high=True)

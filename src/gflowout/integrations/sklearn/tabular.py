@@ -44,14 +44,7 @@ class Table:
 
 
 def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
-    """Join equal rows, adding their weights, and drop those of weight 0; none is negative.
-
-    Examples:
-        >>> x, y = np.array([[2.0], [1.0], [2.0], [3.0]]), np.zeros((4, 1))
-        >>> table = distinct(x, y, np.array([1.0, 1.0, 0.5, 0.0]))
-        >>> sorted(zip(table.x[:, 0].tolist(), table.weight.tolist()))
-        [(1.0, 1.0), (2.0, 1.5)]
-    """
+    """Join equal rows, adding their weights, and drop those of weight 0; none is negative."""
     used = weight > 0
     # Adding 0 makes 0 of -0, whose bytes differ.
     joined = np.ascontiguousarray(np.hstack([x[used], y[used]]).astype(np.float64) + 0.0)
@@ -69,12 +62,6 @@ def folds(y: Floats, count: int, rng: np.random.RandomState, classes: bool) -> I
     Rows are dealt out in the order of their targets, those of equal targets in random order. If
     targets are classes, one row of every class is in no fold (-1), so that no class is ever missing
     from the training rows.
-
-    Examples:
-        >>> y = np.array([[0.0]] * 5 + [[1.0]] * 3)
-        >>> fold = folds(y, 2, np.random.RandomState(0), classes=True)
-        >>> [sorted(fold[y[:, 0] == label].tolist()) for label in (0, 1)]
-        [[-1, 0, 0, 1, 1], [-1, 0, 1]]
     """
     order = np.lexsort((rng.permutation(len(y)), y[:, 0]))
     if classes:
@@ -90,10 +77,6 @@ def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
 
     A systematic sample: a row of weight w > 0 occurs floor(w) or ceil(w) times, w on average. Rows
     of weight 1 occur once each.
-
-    Examples:
-        >>> sorted(visits(np.array([1.0, 3.0]), 4, np.random.RandomState(0)).tolist())
-        [0, 1, 1, 1]
     """
     count = max(1, round(min(total, MOST_VISITS * len(weight))))
     ends = np.cumsum(weight) * (count / weight.sum())
@@ -112,12 +95,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Floats, weight: Floats) -> Scale:
-        """Weighted mean and standard deviation.
-
-        Examples:
-            >>> Scale.of(np.array([[0.0], [4.0]]), np.array([3.0, 1.0]))
-            Scale(mean=array([1.]), deviation=array([1.73205081]))
-        """
+        """Weighted mean and standard deviation."""
         mean = np.average(values, axis=0, weights=weight)
         deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
         # The rounding error of a constant column is no scale.
