@@ -216,13 +216,9 @@ def screen() -> tuple[Any, Any]:
     if not console.is_terminal:
         console.width = max(console.width, 120)  # a file has no edge to break lines at
     columns = (
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(),
-        rich.TaskProgressColumn(),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("left:"),
-        rich.TimeRemainingColumn(),
-    )
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(), rich.TextColumn("left:"), rich.TimeRemainingColumn(),
+    )  # fmt: skip
     # The rounds of a slow table take minutes: estimate the pace over the last half hour.
     pace = 1800.0
     bar = rich.Progress(*columns, console=console, transient=True, speed_estimate_period=pace)

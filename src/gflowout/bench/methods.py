@@ -32,13 +32,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """What is timed, in the order of the tables: a label that starts with the method, and options."""
 
-BARE = "bare"
-"""The backbone on its own, without this library."""
-
-DRAWS = 20
-CLASSES = 10
-FEW = ("mc", "id-gflowout", "gflowout")
-"""Methods of tables that take long."""
+BARE = "bare"  # the backbone on its own, without this library
+FEW = ("mc", "id-gflowout", "gflowout")  # methods of tables that take long
+DRAWS, CLASSES = 20, 10
 
 Build = Callable[[], Any]
 """Makes a backbone with ``sites``."""

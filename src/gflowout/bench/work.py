@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -229,13 +230,10 @@ def memory_table(repeats: int, batch: int = 128) -> Table:
     are not.
     """
 
-    def case(model: MaskedModel, x: Tensor, draws: int) -> Case:
-        return lambda: model.predict(x, samples=draws)
-
     def cases() -> dict[str, Case]:
         x = MLP_784.batch(batch)
         return {
-            f"{method}, {draws} draws": case(model, x, draws)
+            f"{method}, {draws} draws": partial(model.predict, x, samples=draws)
             for method, model in models(MLP_784.build, x, methods=MEMORY_METHODS).items()
             for draws in MEMORY_DRAWS
         }

@@ -28,16 +28,12 @@ from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.export.noise import Hashed
 
-SEED = "seed"
-"""Name of the input that decides all draws."""
-
+SEED = "seed"  # name of the input that decides all draws
 OUTPUTS = frozenset({
     "mean", "samples", "entropy", "expected_entropy", "mutual_information", "max_probability",
     "dempster_shafer", "variance", "epistemic_variance", "aleatoric_variance",
 })  # fmt: skip
 """Names of all outputs that a file can have."""
-
-_UNEQUAL = "all inputs must have the same number of rows"
 
 
 class ExportError(ValueError):
@@ -173,18 +169,17 @@ class Deployed(nn.Module):
             and ``variance``; for regression ``variance``, ``epistemic_variance`` and
             ``aleatoric_variance``.
         """
+        message = "all inputs must have the same number of rows"
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
-            torch._check(rows == first, lambda: _UNEQUAL)  # type: ignore[no-untyped-call]
+            torch._check(rows == first, lambda: message)  # type: ignore[no-untyped-call]
         args, kwargs = self.call(inputs)
-        masks = [torch.split(inputs[name], list(self.counts)) for name in self.masks]
-        parts = []
-        for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
-            if count:
-                given = [split[index] for split in masks] if masks else None
-                outputs = self._outputs(index, args, kwargs, given, inputs)
-                # Each member's outputs with the noise that it has learned.
-                parts.append(settled(outputs, member.likelihood, samples=count))
+        parts = [
+            # Each member's outputs with the noise that it has learned.
+            settled(self._outputs(index, args, kwargs, inputs), member.likelihood, samples=count)
+            for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True))
+            if count
+        ]
         outputs = torch.cat([part.outputs for part in parts])
         return answers(outputs, parts[0].likelihood, self.scale)
 
@@ -199,12 +194,7 @@ class Deployed(nn.Module):
         return (self.prepare(*args, **kwargs),), {}
 
     def _outputs(
-        self,
-        index: int,
-        args: Args,
-        kwargs: Kwargs,
-        given: list[Tensor] | None,
-        inputs: Mapping[str, Tensor],
+        self, index: int, args: Args, kwargs: Kwargs, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """Outputs of a member, [draws, batch, ...], under given masks or those of the seed.
 
@@ -219,16 +209,18 @@ class Deployed(nn.Module):
         if member.spec.padding is not None:  # unchecked, because its values are unknown in a trace
             padding = named_tensors(member.backbone, args, kwargs).get(member.spec.padding)
             runner.real = None if padding is None else padding != 0
-        draws = 1 if member.method.deterministic and given is None else self.counts[index]
+        draws = 1 if member.method.deterministic and not self.masks else self.counts[index]
         step = draws if self._folds[index] else 1
+        before = sum(self.counts[:index])
         parts = []
         for start in range(0, draws, step):
-            if given is None:
+            if self.masks:
+                own = slice(before + start, before + start + step)
+                masks = [inputs[name][own].flatten(0, 1) for name in self.masks]
+                trajectory = Trajectory(noise=Noise(copies=step), given=masks)
+            else:
                 draw = range(start, start + step)
                 trajectory = Trajectory(noise=Hashed(inputs[SEED], draw, index, self.opaque))
-            else:
-                masks = [mask[start : start + step].flatten(0, 1) for mask in given]
-                trajectory = Trajectory(noise=Noise(copies=step), given=masks)
             output = logits_of(runner.run(member.method.draw, trajectory))
             parts.append(output.reshape(step, -1, *output.shape[1:]))
         return torch.cat(parts) if len(parts) > 1 else parts[0]

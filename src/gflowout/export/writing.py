@@ -160,7 +160,9 @@ def export(
         difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
-    inputs, outputs = _ports(deployed)
+    inputs, outputs = (
+        tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs")
+    )
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
@@ -195,7 +197,6 @@ def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata of a file, as JSON values, with ``more`` from the user, which is checked."""
-    inputs, outputs = _ports(deployed)
     likelihood = deployed.members[0].likelihood
     own = {
         "format": FORMAT,
@@ -213,8 +214,13 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
             }
             for member, count in zip(deployed.members, deployed.counts, strict=True)
         ],
-        "inputs": [port._asdict() for port in inputs],
-        "outputs": [port._asdict() for port in outputs],
+        "inputs": [
+            _port(name, value, deployed.batched.get(name))
+            for name, value in deployed.example.items()
+        ],
+        "outputs": [
+            _port(name, value, int(name == "samples")) for name, value in deployed.answers.items()
+        ],
     }
     if not isinstance(more, Mapping):
         raise TypeError(f"metadata must be a mapping, got {type(more).__name__}")
@@ -307,16 +313,11 @@ def _difference(deployed: Deployed, content: bytes, format: str, tolerance: floa
     return formats.largest_difference(deployed, answer, tolerance)
 
 
-def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    def port(name: str, value: Tensor, batch: int | None) -> Port:
-        sizes: list[int | str] = list(value.shape)
-        if batch is not None:
-            sizes[batch] = "batch"
-        return Port(name, str(value.dtype).removeprefix("torch."), sizes)
-
-    example, answers = deployed.example.items(), deployed.answers.items()
-    inputs = tuple(port(name, value, deployed.batched.get(name)) for name, value in example)
-    return inputs, tuple(port(name, value, int(name == "samples")) for name, value in answers)
+def _port(name: str, value: Tensor, batch: int | None) -> dict[str, Any]:
+    sizes: list[int | str] = list(value.shape)
+    if batch is not None:
+        sizes[batch] = "batch"
+    return {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": sizes}
 
 
 def _scale(

@@ -31,11 +31,8 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.integrations.huggingface.defaults import mean_logits, parameters, refuse_checkpointing
 
-LABELS = ("labels", "label", "label_ids")
-"""Names of the labels in data sets."""
-
-FILE = "gflowout.safetensors"
-"""Name of our file beside the files of the backbone."""
+LABELS = ("labels", "label", "label_ids")  # names of the labels in data sets
+FILE = "gflowout.safetensors"  # our file beside those of the backbone
 
 
 @dataclass

@@ -38,7 +38,6 @@ from gflowout.integrations.sklearn.chains import (
     predict,
     progress_bar,
     train,
-    weigh,
 )
 from gflowout.integrations.sklearn.features import is_list, units_of
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
@@ -169,9 +168,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _get_support_mask(self) -> NDArray[Any]:
         return self.get_support()
 
-    def _fit(
-        self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
-    ) -> None:
+    def _fit(self, table: Table, likelihood: Callable[[], Likelihood], outputs: int) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
         self.__dict__.pop("inclusion_", None)  # of an earlier fit
@@ -181,12 +178,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         checks.number("threshold", self.threshold, low=0, high=1)
         rng = np.random.RandomState(check_random_state(self.random_state).randint(2**31 - 1))
         self._seed = int(rng.randint(2**31 - 1))
-        self._scale = Scale.none(x.shape[1])
-        self._target_scale = Scale.none(table.y.shape[1])
-        if self.standardize:
-            self._scale = Scale.of(table.x, table.weight)
-            if not self._classes:
-                self._target_scale = Scale.of(table.y, table.weight)
+        scaled_targets = self.standardize and not self._classes
+        self._scale = Scale.of(table.x, table.weight, self.standardize)
+        self._target_scale = Scale.of(table.y, table.weight, scaled_targets)
         scaled = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
         chains: list[Chain] = []
         with progress_bar(recipe.chains, self.verbose) as report:
@@ -198,7 +192,12 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 plan = Plan(own, sites, likelihood, outputs, seed, self.device)
                 chains.append(train(plan, rows, valid, partial(report, number)))
         self.chains_ = chains
-        self.chain_weights_ = weigh(np.array([chain.evidence for chain in chains]), recipe.temper)
+        # The softmax of tempered validation log-likelihoods; equal weights without validation rows.
+        evidence = np.array([chain.evidence for chain in chains])
+        if not np.isfinite(evidence).all():
+            evidence = np.zeros(len(chains))
+        weights = np.exp(recipe.temper * (evidence - evidence.max()))
+        self.chain_weights_ = weights / weights.sum()
         self.history_ = [chain.history for chain in chains]
         self.n_iter_ = max(map(len, self.history_))
         if self.mask_inputs:

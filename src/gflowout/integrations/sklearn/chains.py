@@ -356,19 +356,6 @@ def pooled(
     return Predictive.join(batches)
 
 
-def weigh(evidence: Floats, temper: float) -> Floats:
-    """Weights of chains: the softmax of their tempered validation log-likelihoods.
-
-    Chains have equal weights if there are no validation rows (NaN in ``evidence``) or ``temper``
-    is 0.
-    """
-    if not temper or not np.isfinite(evidence).all():
-        return np.full(len(evidence), 1 / len(evidence))
-    weights: Floats = np.exp(temper * (evidence - evidence.max()))
-    weights /= weights.sum()
-    return weights
-
-
 def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tensor:
     if isinstance(likelihood, Gaussian):
         return torch.tensor(table.y, dtype=torch.float32, device=device)
@@ -391,20 +378,11 @@ def progress_bar(chains: int, show: bool) -> Iterator[Report]:
         task = bar.add_task("training", total=chains)
 
         def report(number: int, epochs: int, history: History) -> None:
-            text = f"chain {number + 1}/{chains} {describe(epochs, history)}"
+            text = f"chain {number + 1}/{chains} epoch {len(history)}/{epochs}"
+            text += f" loss {history[-1]['train_nll']:.3f}"
+            valid = [numbers["valid_nll"] for numbers in history if "valid_nll" in numbers]
+            text += f" valid {valid[-1]:.3f} (best {min(valid):.3f})" if valid else ""
             bar.update(task, completed=number + len(history) / epochs, description=text)
 
         yield report
         bar.update(task, completed=chains)
-
-
-def describe(epochs: int, history: History) -> str:
-    """State of a training run in one line.
-
-    Examples:
-        >>> describe(9, [{"train_nll": 0.5, "valid_nll": 0.4}, {"train_nll": 0.3}])
-        'epoch 2/9 loss 0.300 valid 0.400 (best 0.400)'
-    """
-    text = f"epoch {len(history)}/{epochs} loss {history[-1]['train_nll']:.3f}"
-    valid = [numbers["valid_nll"] for numbers in history if "valid_nll" in numbers]
-    return text + (f" valid {valid[-1]:.3f} (best {min(valid):.3f})" if valid else "")

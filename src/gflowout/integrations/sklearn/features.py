@@ -18,14 +18,6 @@ def number_of(name: str, feature: Any, names: Sequence[str] | None, count: int) 
     """Number of a feature that the argument ``name`` gives by column name or by number.
 
     ``names`` are the column names, if the training data had any, of the ``count`` features.
-
-    Examples:
-        >>> number_of("always", "age", ["sex", "age"], 2)
-        1
-        >>> number_of("always", 2, None, 2)
-        Traceback (most recent call last):
-            ...
-        ValueError: always must name features by numbers from 0 to 1, got 2
     """
     if isinstance(feature, str):
         if names is None:

@@ -94,32 +94,17 @@ class Scale:
     deviation: Floats  # [columns]; 1 where a column is constant
 
     @classmethod
-    def of(cls, values: Floats, weight: Floats) -> Scale:
-        """Weighted mean and standard deviation."""
+    def of(cls, values: Floats, weight: Floats, learned: bool = True) -> Scale:
+        """Weighted mean and standard deviation; unless ``learned``, those that change nothing."""
+        if not learned:
+            return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
         mean = np.average(values, axis=0, weights=weight)
         deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
         # The rounding error of a constant column is no scale.
         constant = deviation <= 1e-12 * np.maximum(1e-300, np.abs(mean))
         return cls(mean, np.where(constant, 1.0, deviation))
 
-    @classmethod
-    def none(cls, columns: int) -> Scale:
-        """Values as they are."""
-        return cls(np.zeros(columns), np.ones(columns))
-
     def apply(self, values: Floats) -> Floats:
         """Subtract the mean, divide by the deviation."""
         scaled: Floats = (values - self.mean) / self.deviation
         return scaled
-
-
-def balance(y: Floats, weight: Floats, classes: Floats) -> Floats:
-    """Weights [rows] times the weights of their classes ``y`` [rows]; the sum does not change.
-
-    Examples:
-        >>> balance(np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([1.0, 4.0]))
-        array([0.5, 0.5, 2. ])
-    """
-    weighted: Floats = weight * classes[y.astype(np.int64)]
-    weighted *= weight.sum() / weighted.sum()
-    return weighted
