@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.export.deployed import SEED, Deployed, ExportError
-from gflowout.export.noise import Hashed, translations
+from gflowout.export.noise import translations
 
 FORMATS = ("onnx", "torch-export")
 """Formats of a file."""
@@ -338,11 +338,9 @@ def _call(deployed: Deployed, seed: int, places: Sequence[int]) -> dict[str, Ten
         call[name] = call[name].index_select(axis, chosen)
     if SEED in call:
         call[SEED] = torch.tensor(seed)
-    for number, name in enumerate(deployed.masks):
-        samples, rows, units = call[name].shape
-        noise = Hashed(torch.tensor(seed), range(1), number)
-        numbers = noise.uniform(samples * rows, units, call[name])
-        call[name] = (numbers < 0.5).to(call[name]).reshape(samples, rows, units)
+    generator = torch.Generator().manual_seed(seed)
+    for name in deployed.masks:
+        call[name] = (torch.rand(call[name].shape, generator=generator) < 0.5).to(call[name])
     return call
 
 
