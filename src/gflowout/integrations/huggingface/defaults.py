@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -310,16 +312,16 @@ def _shapes(
     """Output shapes of modules in a call, one for every time that they run; and the batch size."""
     shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
 
-    def note(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            value = output[0] if isinstance(output, tuple | list) and output else output
-            shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
+    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        value = output[0] if isinstance(output, tuple | list) and output else output
+        shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
 
-        return hook
-
-    handles = [backbone.get_submodule(name).register_forward_hook(note(name)) for name in shapes]
     try:
-        output, _ = quiet(backbone, args, kwargs)
+        with ExitStack() as hooks:
+            for name in shapes:
+                module = backbone.get_submodule(name)
+                hooks.enter_context(module.register_forward_hook(partial(note, name)))
+            output, _ = quiet(backbone, args, kwargs)
     except Exception as error:
         given = ", ".join([f"argument {at}" for at in range(len(args))] + list(kwargs))
         taken = ", ".join(parameters(backbone))
@@ -327,7 +329,4 @@ def _shapes(
             f"example must be a call that {type(backbone).__name__} takes, got {given}, on which "
             f"it fails: {error} (it takes {taken})"
         ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
     return shapes, len(logits_of(output))
