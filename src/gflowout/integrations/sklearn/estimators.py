@@ -152,30 +152,26 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def _balanced(self, table: Table) -> Table:
         """The rows with weights times those of their classes; the sum does not change."""
+        given = self.class_weight
         codes = table.y[:, 0].astype(np.int64)
         sums = np.bincount(codes, weights=table.weight).astype(float)
-        if self.class_weight == "balanced":
+        if given == "balanced":
             classes = sums.sum() / (len(sums) * sums)
+        elif isinstance(given, Mapping):
+            unknown = [label for label in given if label not in self.classes_]
+            if unknown:
+                raise ValueError(
+                    f"class_weight names {unknown[0]!r}, which is not among the classes "
+                    f"{self.classes_.tolist()}"
+                )
+            classes = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], float)
+            if not (np.isfinite(classes).all() and (classes >= 0).all() and classes.any()):
+                raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
         else:
-            classes = self._class_weights()
+            raise ValueError(f"class_weight must be 'balanced', a dict or None, got {given!r}")
         weight = table.weight * classes[codes]
         weight *= table.weight.sum() / weight.sum()
         return Table(table.x, table.y, weight).take(np.flatnonzero(weight))
-
-    def _class_weights(self) -> Floats:
-        given = self.class_weight
-        if not isinstance(given, Mapping):
-            raise ValueError(f"class_weight must be 'balanced', a dict or None, got {given!r}")
-        unknown = [label for label in given if label not in self.classes_]
-        if unknown:
-            raise ValueError(
-                f"class_weight names {unknown[0]!r}, which is not among the classes "
-                f"{self.classes_.tolist()}"
-            )
-        weights = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], dtype=float)
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-            raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
-        return weights
 
 
 class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
