@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gflowout import bench
-from gflowout.bench import command, comparisons, methods, results, timing, work
+from gflowout.bench import command, comparisons, methods, timing, work
 from gflowout.core import atomic_io
 
 BATCHES = {"mlp-predict": 128, "resnet-predict": 16, "resnet-predict-last": 16}
@@ -208,7 +208,7 @@ def test_a_table_or_a_group_of_them(only: list[str], names: list[str]) -> None:
 def test_rounds_are_those_of_the_issue() -> None:
     assert (command.MLP_ROUNDS, command.RESNET_ROUNDS) >= (50, 15)
     repeats = {table.name: table.repeats for table in bench.tables(64, 50, 15)}
-    for target in results.TARGETS:
+    for target in command.TARGETS:
         least = {"mlp": 50, "resnet": 15, "memory": 10, "depth": 5}[target.table.partition("-")[0]]
         assert repeats[target.table] >= least
 
@@ -284,7 +284,7 @@ class TestTargets:
 
     @pytest.mark.parametrize(("measured", "met"), [(1.8, True), (1.81, False)])
     def test_medians_count(self, measured: float, met: bool) -> None:
-        (row,) = results.reached(self.results(measured))
+        (row,) = command.reached(self.results(measured))
         assert row == {
             "table": "mlp-step",
             "case": "gflowout",
@@ -301,12 +301,12 @@ class TestTargets:
         found = [(row["table"], row["case"].partition(",")[0]) for row in record["targets"]]
         missing = (*DEEP, "memory")  # cut for the test
         assert found == [
-            (target.table, target.case) for target in results.TARGETS if target.table not in missing
+            (target.table, target.case) for target in command.TARGETS if target.table not in missing
         ]
 
     def test_memory(self) -> None:
         case = {"ratio_to": {}, "figures": {work.GROWTH: 1.3}}
-        (row,) = results.reached(
+        (row,) = command.reached(
             {"memory": {"cases": {"mc, 20 draws": case, "mc, 500 draws": case}}}
         )
         assert (row["case"], row["measured"], row["met"]) == ("mc, 500 draws", 1.3, False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from gflowout.bench.work import (
     MEMORY_METHODS,
     Work,
     count,
-    prediction_work,
-    step_work,
+    work_of,
     work_tables,
 )
 from gflowout.core import runner as drawing
@@ -176,11 +174,7 @@ class TestMutations:
     def found(self, action: str, name: str) -> Work:
         torch.manual_seed(0)
         x = torch.randn(guard.BATCH["mlp"], 784)
-        function: Callable[..., dict[str, Work]] = {
-            "mlp-step": step_work,
-            "mlp-predict": prediction_work,
-        }[action]
-        return function(MLP, x, methods=(name,))[name]
+        return work_of(action == "mlp-step", MLP, x, methods=(name,))[name]
 
     def test_without_a_change_nothing_is_found(self, kept: dict[str, Any]) -> None:
         assert not self.grown(kept, "mlp-step", "gflowout")

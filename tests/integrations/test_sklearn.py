@@ -43,8 +43,8 @@ from gflowout.integrations.sklearn import (
     tabular,
 )
 from gflowout.integrations.sklearn import base as estimator
+from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, ROWS
 from gflowout.integrations.sklearn.features import units_of
-from gflowout.integrations.sklearn.recipes import FEATURES, HIDDEN, ROWS
 from gflowout.methods import METHODS
 
 QUICK = {"epochs": 3, "hidden": (8,), "random_state": 0}

@@ -1,19 +1,20 @@
-"""Which tables to measure, and where the numbers go."""
+"""Measure the chosen tables, compare them with their targets, show them and write them down."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gflowout.bench.comparisons import (
+    DEPTHS,
     data_tables,
     depth_tables,
     export_tables,
@@ -21,15 +22,51 @@ from gflowout.bench.comparisons import (
     memory_format_tables,
 )
 from gflowout.bench.methods import DRAWS, method_tables
-from gflowout.bench.results import plot as draw
-from gflowout.bench.results import reached, screen, table_grid, targets_grid
 from gflowout.bench.timing import Table, environment, measure
-from gflowout.bench.work import memory_table, work_tables
+from gflowout.bench.work import GROWTH, MEMORY_METHODS, memory_table, work_tables
 from gflowout.core import checks
 from gflowout.core.atomic_io import write_text
+from gflowout.core.optional import require
 
 FORMAT = 2
 MLP_ROUNDS, RESNET_ROUNDS, QUICK_ROUNDS = 50, 15, 3
+SHARED = "id-gflowout draws=1"
+"""How training steps of ``id-gflowout`` are measured: one mask for each group of examples."""
+
+
+class Target(NamedTuple):
+    """A bound on one number of a case, whose name may end in a comma and more.
+
+    ``figure`` is a reference of the table, for the ratio of median times; or a further number.
+    """
+
+    table: str
+    case: str
+    figure: str
+    at_most: float
+
+
+def _targets(table: str, figure: str, *bounds: float) -> list[Target]:
+    shared = SHARED if table.endswith("-step") else "id-gflowout"
+    cases = ("gflowout", shared, "concrete", "contextual")
+    return [Target(table, case, figure, bound) for case, bound in zip(cases, bounds, strict=True)]
+
+
+TARGETS: list[Target] = [
+    *_targets("mlp-step", "mc", 1.8, 1.4, 1.3, 2.5),
+    *_targets("resnet-step", "mc", 1.08, 1.04, 1.10, 2.1),
+    *_targets("mlp-predict", "bare", 1.2, 0.3, 1.0, 1.2),
+    *_targets("resnet-predict", "bare", 1.05, 0.95, 1.05, 1.05),
+    *_targets("resnet-predict-last", "bare", 0.40, 0.35, 0.40, 0.40),
+    *(Target("memory", f"{method}, 500 draws", GROWTH, 1.2) for method in MEMORY_METHODS),
+    *(
+        Target(f"depth-{network}{depth}", case, "mc", 1.1)
+        for network in ("", "transformer-")
+        for depth in DEPTHS
+        for case in ("all", "summary")
+    ),
+]
+"""All bounds, in the order in which they are shown."""
 
 
 def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = False) -> list[Table]:
@@ -59,22 +96,11 @@ def run(
 ) -> None:
     """Measure the tables, show them, compare them with the targets and write them to a file.
 
-    The file is written anew after each table. Ratios are those of median times; the quartiles
-    beside them are of the ratios within a round.
-
-    Args:
-        quick: A few rounds on the MLP and a narrow ResNet-18, in two minutes instead of an hour.
-        width: Channels of the first stage of ResNet-18; not above 8 if ``quick``.
-        repeats: Rounds per table. ``None``: 50 for the MLP and 15 for ResNet-18, or 3 if ``quick``.
-            Tables that take long have a fraction of these.
-        out: JSON file with all numbers; ``None`` for ``bench.json`` in the current folder.
-        plot: File for a bar plot of the ratios; ``None`` for that of ``out`` with the ending
-            ``.png``, if matplotlib is there.
-        only: Tables to measure, by name or by its start up to a hyphen; all if empty.
-        resume: Keep the tables of ``out`` that were measured with the same settings on the same
-            kind of machine.
-        cpu: Measure CPU time, for a machine that does other work, too; waiting for files does not
-            count then.
+    The file, ``bench.json`` by default, is written anew after each table. Ratios are those of
+    median times; the quartiles beside them are of the ratios within a round. Options are those of
+    ``gflowout bench``. Rounds (``repeats``) are 50 for the MLP and 15 for ResNet-18, or 3 if
+    ``quick``; tables that take long have a fraction of these. ``only`` names tables, or how their
+    names start up to a hyphen.
     """
     checks.integer("width", width, low=1)
     if repeats is not None:
@@ -118,7 +144,7 @@ def run(
         console.print(targets_grid(rows))
     console.print(f"All figures, with quartiles: {out}", highlight=False)
     with contextlib.nullcontext() if plot is not None else contextlib.suppress(ImportError):
-        draw(shown, out.with_suffix(".png") if plot is None else Path(plot))
+        draw_plot(shown, out.with_suffix(".png") if plot is None else Path(plot))
 
 
 def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
@@ -161,6 +187,123 @@ def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dic
         and (results[table.name]["title"], results[table.name]["repeats"])
         == (table.title, table.repeats)
     }
+
+
+def reached(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare measured tables with their targets: one row per target of these tables.
+
+    A ratio of times is that of the medians; its quartiles are those of the ratios within a round.
+    """
+    rows = []
+    for target in TARGETS:
+        cases = results.get(target.table, {}).get("cases", {})
+        names = (name for name in cases if target.case in (name, name.partition(", ")[0]))
+        name = next(names, None)
+        if name is None:
+            continue
+        ratio = cases[name]["ratio_to"].get(target.figure)
+        value = cases[name]["figures"][target.figure] if ratio is None else ratio["of_medians"]
+        quartiles = {key: ratio[key] for key in ("quartile_1", "quartile_3") if ratio is not None}
+        row = {**target._asdict(), "case": name, "measured": value}
+        rows.append({**row, **quartiles, "met": value <= target.at_most})
+    return rows
+
+
+def screen() -> tuple[Any, Any]:
+    """A progress bar and its console."""
+    rich = require("rich.progress", extra="cli", purpose="the benchmark")
+    console = require("rich.console", extra="cli", purpose="the benchmark").Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 120)  # a file has no edge to break lines at
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(), rich.TextColumn("left:"), rich.TimeRemainingColumn(),
+    )  # fmt: skip
+    # The rounds of a slow table take minutes: estimate the pace over the last half hour.
+    pace = 1800.0
+    bar = rich.Progress(*columns, console=console, transient=True, speed_estimate_period=pace)
+    return bar, console
+
+
+def table_grid(result: dict[str, Any]) -> Any:
+    """A table for the screen."""
+    cases = result["cases"]
+    first = next(iter(cases.values()))
+    references, further = list(first["ratio_to"]), list(first.get("figures", {}))
+    timed = "seconds" in first
+    headings = [*(["ms"] if timed else []), *(f"÷ {name}" for name in references), *further]
+    grid = _grid(result["title"], ["", *headings])
+    for name, case in cases.items():
+        cells = [_cell(case["seconds"], "median", 1e3)] if timed else []
+        cells += [_cell(case["ratio_to"][reference], "of_medians") for reference in references]
+        cells += [_number(case["figures"][figure]) for figure in further]
+        grid.add_row(name, *cells)
+    return grid
+
+
+def targets_grid(rows: Sequence[dict[str, Any]]) -> Any:
+    """The targets and what was measured, for the screen."""
+    grid = _grid("Targets", ["", "method", "compared with", "at most", "measured", "met"])
+    for row in rows:
+        ratio = "quartile_1" in row
+        measured = _cell(row, "measured") if ratio else _number(row["measured"])
+        cells = (row["figure"], f"{row['at_most']:g}", measured, "yes" if row["met"] else "NO")
+        grid.add_row(row["table"], row["case"], *cells)
+    return grid
+
+
+def _grid(title: str, headings: Sequence[str]) -> Any:
+    from rich.table import Table as Grid
+
+    grid = Grid(title=title, title_justify="left")
+    for heading in headings:
+        if heading:
+            grid.add_column(heading, justify="right", overflow="fold")
+        else:
+            grid.add_column(no_wrap=True)
+    return grid
+
+
+def _cell(summary: dict[str, Any], middle: str, scale: float = 1.0) -> str:
+    values = (_number(scale * summary[key]) for key in (middle, "quartile_1", "quartile_3"))
+    return "{} ({}-{})".format(*values)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def draw_plot(results: dict[str, Any], path: Path) -> None:
+    """Bars of the ratios to the reference that a table's targets are for, or its first one.
+
+    A line on a bar reaches from quartile to quartile, a red mark is a target.
+    """
+    figures = require("matplotlib.figure", extra="demo", purpose="the plot")
+    results = {
+        name: result
+        for name, result in results.items()
+        if next(iter(result["cases"].values()))["ratio_to"]  # else there is no bar to draw
+    }
+    if not results:
+        return
+    figure = figures.Figure(figsize=(9, 2.2 * len(results)), layout="constrained")
+    grid = figure.subplots(len(results), squeeze=False)[:, 0]
+    for axes, (table, result) in zip(grid, results.items(), strict=True):
+        references = list(next(iter(result["cases"].values()))["ratio_to"])
+        bounds = {row["case"]: row for row in reached({table: result})}
+        aimed = [row["figure"] for row in bounds.values() if row["figure"] in references]
+        reference = [*aimed, *references][0]
+        ratios = {name: case["ratio_to"][reference] for name, case in result["cases"].items()}
+        axes.barh(list(ratios), [ratio["of_medians"] for ratio in ratios.values()])
+        for place, (name, ratio) in enumerate(ratios.items()):
+            axes.hlines(place, ratio["quartile_1"], ratio["quartile_3"], color="black")
+            if name in bounds:
+                axes.vlines(bounds[name]["at_most"], place - 0.4, place + 0.4, color="red")
+        axes.axvline(1, color="black", linewidth=1)
+        axes.invert_yaxis()
+        axes.set_title(result["title"], loc="left", fontsize=10)
+        axes.set_xlabel(f"times the cost of: {reference}")
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

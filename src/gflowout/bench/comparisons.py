@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,55 +49,63 @@ _GENERATORS: dict[str, dict[str, Any]] = {
 }
 
 
+class Stack(nn.Sequential):
+    """Modules one after the other, with the names of those that are sites."""
+
+    def __init__(self, sites: Iterable[str], *modules: nn.Module) -> None:
+        super().__init__(*modules)
+        self.sites = tuple(sites)
+
+
 class Residual(nn.Module):
-    """Residual blocks of two convolutions each; a site before every sum, as in ResNet-18."""
+    """A residual block of two convolutions, as in ResNet-18; ``branch`` is a site."""
 
-    def __init__(self, sites: int, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1)
-        self.branches = nn.ModuleList(self._branch(width) for _ in range(sites))
-        self.head = nn.Linear(width, CLASSES)
-        self.sites = tuple(f"branches.{index}" for index in range(sites))
-
-    @staticmethod
-    def _branch(width: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-        )
+        self.branch = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, 3, height, width] to [batch, classes]."""
-        x = self.stem(x)
-        for branch in self.branches:
-            x = (x + branch(x)).relu()
-        output: Tensor = self.head(x.mean((2, 3)))
+        """Add the branch to [batch, width, height, width]."""
+        output: Tensor = (x + self.branch(x)).relu()
         return output
 
 
-class Transformer(nn.Module):
-    """Layers of a transformer; a site after every attention and every feed-forward part."""
-
-    def __init__(self, sites: int, width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-            for _ in range(sites // 2)
-        )
-        self.head = nn.Linear(width, CLASSES)
-        self.sites = tuple(
-            f"layers.{index}.dropout{part}" for index in range(sites // 2) for part in (1, 2)
-        )
+class Mean(nn.Module):
+    """Averages [batch, tokens, features] over the tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, tokens, width] to [batch, classes]."""
-        for layer in self.layers:
-            x = layer(x)
-        output: Tensor = self.head(x.mean(1))
-        return output
+        """Map to [batch, features]."""
+        return x.mean(1)
+
+
+def residual(sites: int, width: int) -> Stack:
+    """Residual blocks, a site before the sum of each."""
+    return Stack(
+        [f"{block}.branch" for block in range(1, sites + 1)],
+        nn.Conv2d(3, width, 3, padding=1),
+        *(Residual(width) for _ in range(sites)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)),
+    )
+
+
+def transformer(sites: int, width: int) -> Stack:
+    """Layers of a transformer, a site after every attention and every feed-forward part."""
+    layers = [
+        nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        for _ in range(sites // 2)
+    ]
+    names = [f"{layer}.dropout{part}" for layer in range(len(layers)) for part in (1, 2)]
+    return Stack(names, *layers, Mean(), nn.Linear(width, CLASSES))
+
+
+def text() -> Stack:
+    """A small transformer on 16 tokens, given by their numbers."""
+    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2)]
+    modules = (nn.Embedding(100, 32), *layers, Mean(), nn.Linear(32, CLASSES))
+    return Stack(("1.linear2", "2.linear2"), *modules)
 
 
 def depth_tables(repeats: int, width: int = 64) -> list[Table]:
@@ -106,34 +115,31 @@ def depth_tables(repeats: int, width: int = 64) -> list[Table]:
     has four times as many features as the residual network has channels.
     """
     size, scale = 4 * width, (width / 64) ** 2
-
-    def residual(sites: int) -> Table:
+    tables = []
+    for sites in DEPTHS:
         what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
-        net = Network(what, lambda: Residual(sites, width), (3, 16, 16))
-        return _depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale)
-
-    def transformer(sites: int) -> Table:
+        net = Network(what, partial(residual, sites, width), (3, 16, 16))
+        tables.append(_depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale))
+    for sites in DEPTHS:
         layers = f"{sites // 2} transformer layers of width {size}"
         what = f"{layers}, two sites in each, 64 tokens, batch 16"
-        net = Network(what, lambda: Transformer(sites, size), (64, size))
-        return _depth_table(f"depth-transformer-{sites}", net, 16, repeats, 0.1 * sites * scale)
-
-    return [table(sites) for table in (residual, transformer) for sites in DEPTHS]
+        net = Network(what, partial(transformer, sites, size), (64, size))
+        name = f"depth-transformer-{sites}"
+        tables.append(_depth_table(name, net, 16, repeats, 0.1 * sites * scale))
+    return tables
 
 
 def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float) -> Table:
-    title = f"Training step, {net.title}"
-    return Table(name, title, ("mc",), repeats, lambda: _depth_cases(net, batch), cost=cost)
+    def cases() -> dict[str, Case]:
+        x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
+        steps: dict[str, Case] = {}
+        for label, options in _GENERATORS.items():
+            model = wrap(net.build(), x=x, **options)
+            size = sum(parameter.numel() for parameter in model.method.parameters())
+            steps[f"{label}, {size:,} parameters" if size else label] = adam_step(model, x, y)
+        return steps
 
-
-def _depth_cases(net: Network, batch: int) -> dict[str, Case]:
-    x, y = net.batch(batch), torch.randint(CLASSES, (batch,))
-    cases: dict[str, Case] = {}
-    for name, options in _GENERATORS.items():
-        model = wrap(net.build(), x=x, **options)
-        size = sum(parameter.numel() for parameter in model.method.parameters())
-        cases[f"{name}, {size:,} parameters" if size else name] = adam_step(model, x, y)
-    return cases
+    return Table(name, f"Training step, {net.title}", ("mc",), repeats, cases, cost=cost)
 
 
 def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
@@ -146,57 +152,46 @@ def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
 
     def cases(width: int) -> dict[str, Case]:
         x, y = torch.randn(32, 3, 32, 32), torch.randint(CLASSES, (32,))
-        networks = {name: ResNet18(CLASSES, width) for name in formats}
         return {
-            name: bare_step(network.to(memory_format=formats[name]), x, y)  # type: ignore[call-overload]
-            for name, network in networks.items()
+            name: bare_step(ResNet18(CLASSES, width).to(memory_format=format), x, y)  # type: ignore[call-overload]
+            for name, format in formats.items()
         }
 
-    def table(width: int) -> Table:
-        return Table(
-            f"channels-last-{width}",
-            f"Training step without masks, ResNet-18 of width {width}, batch 32",
-            ("contiguous",),
-            repeats,
-            lambda: cases(width),
-            cost=0.03 * width,
+    title = "Training step without masks, ResNet-18 of width {}, batch 32"
+    return [
+        Table(
+            f"channels-last-{width}", title.format(width), ("contiguous",), repeats,
+            partial(cases, width), cost=0.03 * width,
         )
-
-    return [table(width) for width in (WIDTHS[:1] if quick else WIDTHS)]
+        for width in (WIDTHS[:1] if quick else WIDTHS)
+    ]  # fmt: skip
 
 
 def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Table]:
     """A batch of data beside the training step that it is for; both with method ``mc``.
 
-    Args:
-        mlp_repeats: Rounds of MNIST with the MLP.
-        resnet_repeats: Rounds of CIFAR with ResNet-18.
-        part: Take one in so many images, and divide the width of ResNet-18 by it.
+    Takes one in ``part`` images, and divides the width of ResNet-18 by it.
     """
     mnist, cifar, net = 60_000 // part, 50_000 // part, resnet(max(16 // part, 1))
+    mlp_title = (
+        f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128"
+    )
+    net_title = (
+        f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step of "
+        f"{net.title}, batch 128"
+    )
+    mlp_cases = partial(_data_cases, MLP, (1, 28, 28), mnist)
+    net_cases = partial(_data_cases, net.build, net.shape, cifar, Augment(pad=4, flip=True))
     return [
-        Table(
-            "data-mnist",
-            f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128",
-            (STEP,),
-            mlp_repeats,
-            lambda: _data_cases(MLP, _batches((1, 28, 28), mnist)),
-            cost=0.03,
-        ),
-        Table(
-            "data-cifar",
-            f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step "
-            f"of {net.title}, batch 128",
-            (STEP,),
-            resnet_repeats,
-            lambda: _data_cases(net.build, _batches(net.shape, cifar, Augment(pad=4, flip=True))),
-            cost=1 / part,
-        ),
+        Table("data-mnist", mlp_title, (STEP,), mlp_repeats, mlp_cases, cost=0.03),
+        Table("data-cifar", net_title, (STEP,), resnet_repeats, net_cases, cost=1 / part),
     ]
 
 
-def _data_cases(build: Build, batches: Batches) -> dict[str, Case]:
-    stream = itertools.chain.from_iterable(itertools.repeat(batches))
+def _data_cases(
+    build: Build, shape: tuple[int, ...], rows: int, augment: Augment | None = None
+) -> dict[str, Case]:
+    stream = itertools.chain.from_iterable(itertools.repeat(_batches(shape, rows, augment)))
     x, y = next(stream)
     return {STEP: adam_step(wrap(build(), "mc", x), x, y), "data": lambda: next(stream)}
 
@@ -204,42 +199,16 @@ def _data_cases(build: Build, batches: Batches) -> dict[str, Case]:
 def _batches(shape: tuple[int, ...], rows: int, augment: Augment | None = None) -> Batches:
     images = torch.randint(256, (rows, *shape), dtype=torch.uint8)
     return Batches(
-        images,
-        torch.randint(CLASSES, (rows,)),
-        batch_size=128,
-        shuffle=True,
-        seed=0,
-        transform=Normalize.fit(images),
-        augment=augment,
-        drop_last=True,
-    )
+        images, torch.randint(CLASSES, (rows,)), batch_size=128, shuffle=True, seed=0,
+        transform=Normalize.fit(images), augment=augment, drop_last=True,
+    )  # fmt: skip
 
 
 def fit_table(repeats: int, rows: int = 60_000) -> Table:
     """Epochs of :func:`gflowout.training.fit`, set-up included, beside a loop written by hand."""
-    methods = ("mc", "gflowout")
+    methods, options = ("mc", "gflowout"), FitOptions(epochs=_EPOCHS)
 
-    def cases() -> dict[str, Case]:
-        batches = _batches((1, 28, 28), rows)
-        return {
-            **{f"{LOOP}, {method}": _loop_by_hand(method, batches) for method in methods},
-            **{f"fit, {method}": _fit(method, batches) for method in methods},
-        }
-
-    return Table(
-        "fit-epochs",
-        f"{_EPOCHS} epochs of {rows:,} images, {MLP_784.title}, batch 128",
-        tuple(f"{LOOP}, {method}" for method in methods),
-        repeats,
-        cases,
-        cost=30 * rows / 60_000,
-    )
-
-
-def _loop_by_hand(method: str, batches: Batches) -> Case:
-    example = next(iter(batches))[0]
-
-    def run() -> None:
+    def loop(method: str, batches: Batches, example: Tensor) -> None:
         model = wrap(MLP(), method, example)
         optimiser = torch.optim.Adam(model.parameter_groups())
         for epoch in range(_EPOCHS):
@@ -247,31 +216,21 @@ def _loop_by_hand(method: str, batches: Batches) -> Case:
             for x, y in batches:
                 training_step(model, [optimiser], x, y)
 
-    return run
+    def fitted(method: str, batches: Batches, example: Tensor) -> None:
+        fit(wrap(MLP(), method, example), batches, options=options, progress=False)
 
+    def cases() -> dict[str, Case]:
+        batches = _batches((1, 28, 28), rows)
+        example = next(iter(batches))[0]
+        return {
+            f"{name}, {method}": partial(run, method, batches, example)
+            for name, run in ((LOOP, loop), ("fit", fitted))
+            for method in methods
+        }
 
-def _fit(method: str, batches: Batches) -> Case:
-    example = next(iter(batches))[0]
-    options = FitOptions(epochs=_EPOCHS)
-    return lambda: fit(wrap(MLP(), method, example), batches, options=options, progress=False)
-
-
-class Text(nn.Module):
-    """A small transformer on 16 tokens, given by their numbers."""
-
-    sites = ("encoder.layers.0.linear2", "encoder.layers.1.linear2")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(100, 32)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(32, CLASSES)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map [batch, 16] to [batch, classes]."""
-        output: Tensor = self.head(self.encoder(self.embed(ids)).mean(1))
-        return output
+    title = f"{_EPOCHS} epochs of {rows:,} images, {MLP_784.title}, batch 128"
+    references = [f"{LOOP}, {method}" for method in methods]
+    return Table("fit-epochs", title, references, repeats, cases, cost=30 * rows / 60_000)
 
 
 _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
@@ -284,7 +243,7 @@ _EXPORTED: dict[str, tuple[str, Build, Callable[[], Tensor]]] = {
     ),
     "transformer": (
         "transformer of two layers of 32, 32 texts of 16 tokens",
-        Text,
+        text,
         lambda: torch.randint(100, (32, 16)),
     ),
 }
@@ -324,16 +283,9 @@ def _export_table(name: str, methods: Sequence[str], repeats: int) -> Table:
             for kind in (PREDICT, FILE)
         }
 
-    return Table(
-        f"export-{name}",
-        f"Prediction with {DRAWS} draws and all scores by PyTorch and by an ONNX file, {title}",
-        (),
-        repeats,
-        cases,
-        further=columns,
-        cost=0.4,
-        needs=("onnx", "onnxruntime", "onnxscript"),
-    )
+    title = f"Prediction with {DRAWS} draws and all scores by PyTorch and by an ONNX file, {title}"
+    needs = ("onnx", "onnxruntime", "onnxscript")
+    return Table(f"export-{name}", title, (), repeats, cases, columns, cost=0.4, needs=needs)
 
 
 def _export_pair(

@@ -7,12 +7,11 @@ its output there; the difference shows what changed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import torch
 
 from gflowout.bench.methods import MLP_784, resnet
-from gflowout.bench.work import Work, prediction_work, step_work
+from gflowout.bench.work import Work, work_of
 
 BATCH = {"mlp": 128, "resnet": 4}
 WIDTH = 4
@@ -23,43 +22,30 @@ KEPT = ("calls", "random_numbers", "operations", "products", "flops", "allocated
 
 def guarded() -> dict[str, dict[str, Work]]:
     """Work by what is done and by method, on the MLP and a narrow ResNet-18."""
+    mlp, net, few = MLP_784, resnet(WIDTH), RESNET_METHODS
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return {name: work() for name, work in _actions().items()}
+            rows, images = mlp.batch(BATCH["mlp"]), net.batch(BATCH["resnet"])
+            return {
+                "mlp-step": work_of(True, mlp.build, rows),
+                "mlp-predict": work_of(False, mlp.build, rows),
+                "resnet-step": work_of(True, net.build, images, methods=few),
+                "resnet-predict": work_of(False, net.build, images, methods=few),
+                "resnet-predict-last": work_of(False, net.build, images, last=2, methods=few),
+            }
     finally:
         torch.set_num_threads(threads)
-
-
-def numbers(works: dict[str, dict[str, Work]]) -> dict[str, dict[str, dict[str, int]]]:
-    """What is kept of work."""
-    return {
-        action: {
-            method: {kind: getattr(work, kind) for kind in KEPT} for method, work in methods.items()
-        }
-        for action, methods in works.items()
-    }
-
-
-def _actions() -> dict[str, Callable[[], dict[str, Work]]]:
-    mlp, net = MLP_784, resnet(WIDTH)
-    rows, images = mlp.batch(BATCH["mlp"]), net.batch(BATCH["resnet"])
-    return {
-        "mlp-step": lambda: step_work(mlp.build, rows),
-        "mlp-predict": lambda: prediction_work(mlp.build, rows),
-        "resnet-step": lambda: step_work(net.build, images, RESNET_METHODS),
-        "resnet-predict": lambda: prediction_work(net.build, images, 0, RESNET_METHODS),
-        "resnet-predict-last": lambda: prediction_work(net.build, images, 2, RESNET_METHODS),
-    }
 
 
 def main() -> None:
     """Print the numbers, one line per method."""
     parts = [f' "torch": {json.dumps(str(torch.__version__).partition("+")[0])}']
-    for action, methods in numbers(guarded()).items():
-        lines = [f"  {json.dumps(name)}: {json.dumps(kept)}" for name, kept in methods.items()]
+    for action, works in guarded().items():
+        kept = {name: {kind: getattr(work, kind) for kind in KEPT} for name, work in works.items()}
+        lines = [f"  {json.dumps(name)}: {json.dumps(work)}" for name, work in kept.items()]
         parts.append(f" {json.dumps(action)}: {{\n" + ",\n".join(lines) + "\n }")
     print("{\n" + ",\n".join(parts) + "\n}")
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
-from gflowout.bench.timing import Case, Further, Table
+from gflowout.bench.timing import Case, Table
 from gflowout.training.options import training_step
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -32,16 +32,15 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """What is timed, in the order of the tables: a label that starts with the method, and options."""
 
-BARE = "bare"
-"""The backbone on its own, without this library."""
-
-DRAWS = 20
-CLASSES = 10
-FEW = ("mc", "id-gflowout", "gflowout")
-"""Methods of tables that take long."""
+BARE = "bare"  # the backbone on its own, without this library
+FEW = ("mc", "id-gflowout", "gflowout")  # methods of tables that take long
+DRAWS, CLASSES = 20, 10
 
 Build = Callable[[], Any]
 """Makes a backbone with ``sites``."""
+
+Modelled = dict[str, tuple[Case, gfo.MaskedModel | None]]
+"""Cases by name with the model that each uses; ``None`` for the bare backbone."""
 
 
 @dataclass(frozen=True)
@@ -68,46 +67,30 @@ def resnet(width: int) -> Network:
 def method_tables(
     width: int, mlp_repeats: int, resnet_repeats: int, largest: int = 256
 ) -> list[Table]:
-    """Training steps and predictions of all methods.
+    """Training steps and predictions of all methods on the MLP and on ResNet-18 of this width.
 
-    Args:
-        width: Channels of the first stage of ResNet-18.
-        mlp_repeats: Rounds of the tables with the MLP.
-        resnet_repeats: Rounds of the tables with ResNet-18.
-        largest: Batch of the last table, which takes longest; its rounds are a fifth as many.
+    The last table, of batches of ``largest``, takes longest; it has a fifth of the rounds.
     """
     mlp, net = MLP_784, resnet(width)
     second = 0.05 + (width / 64) ** 2  # a step of ResNet-18 takes about two, 20 passes four
     rounds, fewer = resnet_repeats, -(-resnet_repeats // 5)
-    cost = second * len(METHODS) / 3
     few_cost = second * len(FEW) * largest / 3
     return [
-        _step_table("mlp-step", mlp, 128, mlp_repeats, 0.15),
-        _prediction_table("mlp-predict", mlp, 128, mlp_repeats, 0.2),
+        _table("mlp-step", mlp, 128, mlp_repeats, 0.15),
+        _table("mlp-predict", mlp, 128, mlp_repeats, 0.2),
         *(
-            _prediction_table(f"mlp-predict-{batch}", mlp, batch, mlp_repeats, 0.1 + batch / 500)
+            _table(f"mlp-predict-{batch}", mlp, batch, mlp_repeats, 0.1 + batch / 500)
             for batch in (1, 16, 256)
         ),
-        _step_table("resnet-step", net, 32, rounds, 27 * second),
-        _prediction_table("resnet-predict", net, 16, rounds, 48 * second),
-        _prediction_table("resnet-predict-last", net, 16, rounds, 15 * second, last=2),
-        _prediction_table("resnet-predict-1", net, 1, rounds, cost),
-        _prediction_table(f"resnet-predict-{largest}", net, largest, fewer, few_cost, methods=FEW),
+        _table("resnet-step", net, 32, rounds, 27 * second),
+        _table("resnet-predict", net, 16, rounds, 48 * second),
+        _table("resnet-predict-last", net, 16, rounds, 15 * second, last=2),
+        _table("resnet-predict-1", net, 1, rounds, second * len(METHODS) / 3),
+        _table(f"resnet-predict-{largest}", net, largest, fewer, few_cost, methods=FEW),
     ]
 
 
-def _step_table(name: str, network: Network, batch: int, repeats: int, cost: float) -> Table:
-    return Table(
-        name,
-        f"Training step, {network.title}, batch {batch}",
-        (BARE, "mc"),
-        repeats,
-        lambda: _cases(step_cases(network.build, network.batch(batch))),
-        cost=cost,
-    )
-
-
-def _prediction_table(
+def _table(
     name: str,
     network: Network,
     batch: int,
@@ -117,65 +100,38 @@ def _prediction_table(
     last: int = 0,
     methods: Sequence[str] | None = None,
 ) -> Table:
-    title = f"Prediction with {DRAWS} draws, {network.title}, batch {batch}"
+    """A table of training steps or of predictions, as its name says."""
+    step = name.endswith("-step")
+    action = "Training step" if step else f"Prediction with {DRAWS} draws"
+    title = f"{action}, {network.title}, batch {batch}"
     title += " (ms: latency)" if batch == 1 else ""
     title += ", sites in the last two blocks" if last else ""
-    return Table(
-        name,
-        title,
-        (BARE,),
-        repeats,
-        lambda: _cases(prediction_cases(network.build, network.batch(batch), last, methods)),
-        further=_throughput(batch),
-        cost=cost,
-    )
+
+    def cases() -> dict[str, Case]:
+        modelled = action_cases(step, network.build, network.batch(batch), last, methods)
+        return {case_name: case for case_name, (case, _) in modelled.items()}
+
+    def throughput(_: object, seconds: dict[str, float]) -> dict[str, dict[str, float]]:
+        return {case: {"examples/s": batch / taken} for case, taken in seconds.items()}
+
+    references, further = ((BARE, "mc"), None) if step else ((BARE,), throughput)
+    return Table(name, title, references, repeats, cases, further, cost)
 
 
-def _throughput(batch: int) -> Further:
-    """Further numbers of a table of predictions: examples per second, on one core."""
-    return lambda _, seconds: {
-        name: {"examples/s": batch / taken} for name, taken in seconds.items()
-    }
-
-
-Modelled = dict[str, tuple[Case, gfo.MaskedModel | None]]
-"""Cases by name with the model that each uses; ``None`` for the bare backbone."""
-
-
-def _cases(modelled: Modelled) -> dict[str, Case]:
-    return {name: case for name, (case, _) in modelled.items()}
-
-
-def step_cases(build: Build, x: Tensor, methods: Sequence[str] | None = None) -> Modelled:
-    """One step of Adam: the bare backbone with cross entropy, and methods (all by default)."""
-    y = torch.randint(CLASSES, (len(x),))
-    return {
-        BARE: (bare_step(build(), x, y), None),
-        **{
-            name: (adam_step(model, x, y), model)
-            for name, model in models(build, x, methods=methods).items()
-        },
-    }
-
-
-def prediction_cases(
-    build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
+def action_cases(
+    step: bool, build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> Modelled:
-    """A prediction with 20 draws; for the bare backbone, 20 plain passes.
+    """A step of Adam, or a prediction with 20 draws: by the bare backbone and by methods (or all).
 
-    Args:
-        build: Makes a backbone with ``sites``.
-        x: A batch.
-        last: Mask only so many sites, the last ones; 0 for all.
-        methods: Labels of ``METHODS``; all if not given.
+    The bare backbone learns by cross entropy, and predicts by 20 plain passes. ``last`` masks only
+    so many sites, the last ones; 0 all.
     """
-    return {
-        BARE: (_plain_passes(build(), x), None),
-        **{
-            name: (prediction(model, x), model)
-            for name, model in models(build, x, last, methods).items()
-        },
-    }
+    y = torch.randint(CLASSES, (len(x),))
+    bare = bare_step(build(), x, y) if step else _plain_passes(build(), x)
+    cases: Modelled = {BARE: (bare, None)}
+    for name, model in models(build, x, last, methods).items():
+        cases[name] = (adam_step(model, x, y) if step else prediction(model, x), model)
+    return cases
 
 
 def bare_step(net: nn.Module, x: Tensor, y: Tensor) -> Case:
@@ -215,23 +171,15 @@ def _plain_passes(net: nn.Module, x: Tensor) -> Case:
 def models(
     build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, gfo.MaskedModel]:
-    """A wrapped backbone for each method; arguments as in :func:`prediction_cases`."""
-    wrapped = {}
-    for name in METHODS if methods is None else methods:
-        net = build()
-        wrapped[name] = wrap(net, name.split()[0], x, net.sites[-last:], **METHODS[name])
-    return wrapped
+    """A wrapped backbone for each method; arguments as in :func:`action_cases`."""
+    return {
+        name: wrap(build(), name.split()[0], x, last, **METHODS[name])
+        for name in (METHODS if methods is None else methods)
+    }
 
 
-def wrap(
-    net: Any, method: str, x: Tensor, sites: Sequence[str] | None = None, **options: Any
-) -> gfo.MaskedModel:
-    """A classifier wrapped at its own sites, or at those given."""
-    return gfo.wrap(
-        net,
-        method,
-        list(net.sites if sites is None else sites),
-        likelihood=gfo.Categorical(CLASSES),
-        example=(x[:2],),
-        **options,
-    )
+def wrap(net: Any, method: str, x: Tensor, last: int = 0, **options: Any) -> gfo.MaskedModel:
+    """A classifier wrapped at its own sites, or at the last few of them."""
+    likelihood = gfo.Categorical(CLASSES)
+    sites = list(net.sites[-last:])
+    return gfo.wrap(net, method, sites, likelihood=likelihood, example=(x[:2],), **options)

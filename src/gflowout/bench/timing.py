@@ -26,28 +26,17 @@ Further = Callable[[dict[str, Case], dict[str, float]], dict[str, dict[str, floa
 
 @dataclass(frozen=True)
 class Table:
-    """One comparison.
-
-    Attributes:
-        name: Key in the JSON file.
-        title: What is measured, for people.
-        references: Cases that the others are compared with.
-        repeats: Rounds; 0 for a table that is counted, not timed.
-        build: Makes the cases, by name. Called when the table's turn comes, so that only one
-            table's models are in memory.
-        further: Gives more numbers of the cases, for columns of their own.
-        cost: About how long a round takes, in seconds; tells the progress bar what is left.
-        needs: Packages without which the table is left out, unless it is asked for by name.
-    """
+    """One comparison; ``name`` is its key in the JSON file, ``title`` is for people."""
 
     name: str
     title: str
-    references: Sequence[str]
-    repeats: int
+    references: Sequence[str]  # cases that the others are compared with
+    repeats: int  # rounds; 0 for a table that is counted, not timed
+    # Makes the cases, by name, when the table's turn comes: models of one table are in memory.
     build: Callable[[], dict[str, Case]]
-    further: Further | None = None
-    cost: float = 1.0
-    needs: Sequence[str] = ()
+    further: Further | None = None  # more numbers of the cases, for columns of their own
+    cost: float = 1.0  # about how many seconds a round takes, for the progress bar
+    needs: Sequence[str] = ()  # packages without which the table is left out, unless asked for
 
     @property
     def turns(self) -> int:
@@ -58,17 +47,11 @@ class Table:
 def measure(
     table: Table, done: Callable[[], object] = lambda: None, *, cpu: bool = False
 ) -> dict[str, Any]:
-    """Time every case of a table, round robin.
+    """Time every case of a table, round robin; ``done`` is called at the start and after rounds.
 
-    Args:
-        table: What to time.
-        done: Called when all cases have run once, and after each round.
-        cpu: Measure CPU time instead of wall-clock time.
-
-    Returns:
-        By case: seconds per call and their ratios to the references, each as median and quartiles;
-        ``of_medians``, the ratio of the median seconds; and further numbers. Quartiles of a
-        ratio are those of ratios within a round.
+    Returns, by case: seconds per call (with ``cpu``, of CPU time) and their ratios to the
+    references, each as median and quartiles; ``of_medians``, the ratio of the median seconds; and
+    further numbers. Quartiles of a ratio are those of ratios within a round.
     """
     torch.manual_seed(0)
     cases = table.build()
@@ -101,12 +84,7 @@ def measure(
 
 
 def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """How the times of a case compare with those of another one, round by round.
-
-    Examples:
-        >>> ratio([2.0, 6.0], [1.0, 2.0])["of_medians"]
-        2.6666666666666665
-    """
+    """How the times of a case compare with those of another one, round by round."""
     within = [own / other for own, other in zip(times, others, strict=True)]
     return {**summary(within), "of_medians": median(times) / median(others)}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gflowout.bench.methods import (
-    DRAWS,
-    MLP_784,
-    Build,
-    Modelled,
-    Network,
-    models,
-    prediction_cases,
-    resnet,
-    step_cases,
-)
+from gflowout.bench.methods import DRAWS, MLP_784, Build, Network, action_cases, models, resnet
 from gflowout.bench.timing import Case, Table
 from gflowout.core.model import MaskedModel
 
@@ -38,32 +30,19 @@ that of 20 draws. The result is what was asked for; with shared masks it is larg
 
 @dataclass
 class Work:
-    """What an action did.
+    """What an action did; memory in bytes."""
 
-    Attributes:
-        passes: Calls of the backbone.
-        rows: Rows that went through each layer of the backbone that has parameters, by its name:
-            rows of the batch, over all calls that were really made.
-        calls: Calls of the method's own networks, the mask generators.
-        random_numbers: Random numbers drawn, of any size.
-        operations: PyTorch operations, forward and backward, views included.
-        products: Those of them that are matrix products or convolutions.
-        flops: Floating-point operations of these.
-        allocated: Bytes of all tensors that were made.
-        peak: Most bytes of such tensors alive at one time.
-        held: Bytes of those that are alive in the end, as part of what the action returns.
-    """
-
-    passes: int = 0
+    passes: int = 0  # calls of the backbone
+    # Rows of the batch that went through each layer of the backbone with parameters, by its name.
     rows: dict[str, int] = field(default_factory=dict)
-    calls: int = 0
-    random_numbers: int = 0
-    operations: int = 0
-    products: int = 0
-    flops: int = 0
-    allocated: int = 0
-    peak: int = 0
-    held: int = 0
+    calls: int = 0  # of the method's own networks, the mask generators
+    random_numbers: int = 0  # of any size
+    operations: int = 0  # of PyTorch, forward and backward, views included
+    products: int = 0  # those of them that are matrix products or convolutions
+    flops: int = 0  # floating-point operations of these
+    allocated: int = 0  # memory of all tensors that were made
+    peak: int = 0  # most of it at one time
+    held: int = 0  # what is alive in the end, as part of what the action returns
 
 
 def count(action: Callable[[], object], model: MaskedModel | None = None) -> Work:
@@ -157,79 +136,54 @@ def _watched(work: Work, model: MaskedModel | None) -> Iterator[None]:
     Replaces ``forward`` instead of adding a hook: hooks also run where an output is reused that was
     kept from an earlier call.
     """
-    if model is None:
-        yield
-        return
-    depth = 0  # of nested calls of the method's networks
+    nested = 0  # calls of the method's networks that are running
+
+    def watch(module: nn.Module, layer: str | None) -> AbstractContextManager[Any]:
+        forward = module.forward
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            nonlocal nested
+            if layer is not None:
+                first = next(leaf for leaf in tree_leaves((args, kwargs)) if hasattr(leaf, "shape"))
+                work.rows[layer] = work.rows.get(layer, 0) + first.shape[0]
+                return forward(*args, **kwargs)
+            work.calls += not nested
+            nested += 1
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                nested -= 1
+
+        return mock.patch.object(module, "forward", replacement)
 
     def enter_backbone(*_: object) -> None:
         work.passes += 1
 
-    def layer(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            first = next(value for value in tree_leaves((args, kwargs)) if hasattr(value, "shape"))
-            work.rows[name] = work.rows.get(name, 0) + first.shape[0]
-            return forward(*args, **kwargs)
-
-        return replacement
-
-    def network(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            nonlocal depth
-            work.calls += not depth
-            depth += 1
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                depth -= 1
-
-        return replacement
-
-    handle = model.backbone.register_forward_pre_hook(enter_backbone)
-    layers = [
-        (module, layer(name, module.forward))
-        for name, module in model.backbone.named_modules()
-        if name and any(True for _ in module.parameters(recurse=False))
-    ]
-    networks = [
-        (module, network(module.forward))
-        for module in model.method.modules()
-        if module is not model.method and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    ]
-    changed = [(module, module.__dict__.get("forward")) for module, _ in [*layers, *networks]]
-    try:
-        for module, replacement in [*layers, *networks]:
-            module.__dict__["forward"] = replacement
+    with ExitStack() as stack:
+        if model is not None:
+            stack.enter_context(model.backbone.register_forward_pre_hook(enter_backbone))
+            for name, module in model.backbone.named_modules():
+                if name and any(True for _ in module.parameters(recurse=False)):
+                    stack.enter_context(watch(module, name))
+            for module in model.method.modules():
+                if module is not model.method and not isinstance(
+                    module, nn.ModuleList | nn.ModuleDict
+                ):
+                    stack.enter_context(watch(module, None))
         yield
-    finally:
-        handle.remove()
-        for module, own in changed:
-            if own is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = own
 
 
-def step_work(build: Build, x: Tensor, methods: Sequence[str] | None = None) -> dict[str, Work]:
-    """Work of a step of Adam, for the bare backbone and methods (all by default)."""
-    cases = step_cases(build, x, methods)
-    for case, _ in cases.values():
-        case()  # Adam makes its state in the first
-    return _counted(cases, bare_passes=1)
-
-
-def prediction_work(
-    build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
+def work_of(
+    step: bool, build: Build, x: Tensor, last: int = 0, methods: Sequence[str] | None = None
 ) -> dict[str, Work]:
-    """Work of a prediction with 20 draws, and of as many plain passes."""
-    return _counted(prediction_cases(build, x, last, methods), bare_passes=DRAWS)
-
-
-def _counted(cases: Modelled, bare_passes: int) -> dict[str, Work]:
-    works = {name: count(case, model) for name, (case, model) in cases.items()}
-    for name, (_, model) in cases.items():
-        if model is None:  # where nothing but the case itself knows of passes
-            works[name].passes = bare_passes
+    """Work of a step of Adam or of a prediction; arguments as in :func:`action_cases`."""
+    works = {}
+    for name, (case, model) in action_cases(step, build, x, last, methods).items():
+        if step:
+            case()  # Adam makes its state in the first
+        works[name] = count(case, model)
+        if model is None:  # only the case itself knows how many passes it makes
+            works[name].passes = 1 if step else DRAWS
     return works
 
 
@@ -249,8 +203,7 @@ def _work_table(name: str, network: Network, batch: int, cost: float) -> Table:
     action = "a training step" if step else f"a prediction with {DRAWS} draws"
 
     def columns(*_: object) -> dict[str, dict[str, float]]:
-        measure = step_work if step else prediction_work
-        works = measure(network.build, network.batch(batch))
+        works = work_of(step, network.build, network.batch(batch))
         return {case: _columns(work) for case, work in works.items()}
 
     title = f"Work of {action}, {network.title}, batch {batch}"
@@ -277,13 +230,10 @@ def memory_table(repeats: int, batch: int = 128) -> Table:
     are not.
     """
 
-    def case(model: MaskedModel, x: Tensor, draws: int) -> Case:
-        return lambda: model.predict(x, samples=draws)
-
     def cases() -> dict[str, Case]:
         x = MLP_784.batch(batch)
         return {
-            _memory_case(method, draws): case(model, x, draws)
+            f"{method}, {draws} draws": partial(model.predict, x, samples=draws)
             for method, model in models(MLP_784.build, x, methods=MEMORY_METHODS).items()
             for draws in MEMORY_DRAWS
         }
@@ -300,7 +250,7 @@ def memory_columns(
     columns = {}
     for name, work in works.items():
         method, _, draws = name.removesuffix(" draws").rpartition(", ")
-        fewest = works[_memory_case(method, MEMORY_DRAWS[0])]
+        fewest = works[f"{method}, {MEMORY_DRAWS[0]} draws"]
         columns[name] = {
             "ms per draw": 1e3 * seconds[name] / int(draws),
             "MB at once": work.peak / 1e6,
@@ -308,7 +258,3 @@ def memory_columns(
             GROWTH: (work.peak - work.held) / (fewest.peak - fewest.held),
         }
     return columns
-
-
-def _memory_case(method: str, draws: int) -> str:
-    return f"{method}, {draws} draws"

@@ -7,7 +7,7 @@ alone; ONNX (extra ``onnx``) is asked for when a file of that format is made.
 from __future__ import annotations
 
 from gflowout.export.deployed import Deployed, ExportError
-from gflowout.export.formats import FORMATS, read_metadata
-from gflowout.export.writing import Exported, Port, export
+from gflowout.export.formats import FORMATS
+from gflowout.export.writing import Exported, Port, export, read_metadata
 
 __all__ = ["FORMATS", "Deployed", "ExportError", "Exported", "Port", "export", "read_metadata"]

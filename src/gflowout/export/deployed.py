@@ -23,20 +23,17 @@ from gflowout.core.ensemble import Ensemble, check_same_sites
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
+from gflowout.core.predictive import settled
 from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.export.noise import Hashed
 
-SEED = "seed"
-"""Name of the input that decides all draws."""
-
+SEED = "seed"  # name of the input that decides all draws
 OUTPUTS = frozenset({
     "mean", "samples", "entropy", "expected_entropy", "mutual_information", "max_probability",
     "dempster_shafer", "variance", "epistemic_variance", "aleatoric_variance",
 })  # fmt: skip
 """Names of all outputs that a file can have."""
-
-_UNEQUAL = "all inputs must have the same number of rows"
 
 
 class ExportError(ValueError):
@@ -172,22 +169,19 @@ class Deployed(nn.Module):
             and ``variance``; for regression ``variance``, ``epistemic_variance`` and
             ``aleatoric_variance``.
         """
+        message = "all inputs must have the same number of rows"
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
-            torch._check(rows == first, lambda: _UNEQUAL)  # type: ignore[no-untyped-call]
+            torch._check(rows == first, lambda: message)  # type: ignore[no-untyped-call]
         args, kwargs = self.call(inputs)
-        masks = [torch.split(inputs[name], list(self.counts)) for name in self.masks]
-        parts: list[Tensor] = []
-        likelihood = self.members[0].likelihood
-        for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
-            if not count:
-                continue
-            given = [split[index] for split in masks] if masks else None
-            outputs = self._outputs(index, args, kwargs, given, inputs)
+        parts = [
             # Each member's outputs with the noise that it has learned.
-            settled, likelihood = member.likelihood.settle(outputs.flatten(0, 1))
-            parts.append(settled.reshape(count, -1, *settled.shape[1:]))
-        return answers(torch.cat(parts), likelihood, self.scale)
+            settled(self._outputs(index, args, kwargs, inputs), member.likelihood, samples=count)
+            for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True))
+            if count
+        ]
+        outputs = torch.cat([part.outputs for part in parts])
+        return answers(outputs, parts[0].likelihood, self.scale)
 
     def call(self, inputs: Mapping[str, Tensor] | None = None) -> tuple[Args, Kwargs]:
         """Inputs as arguments of the model itself, prepared; those of the example if not given."""
@@ -200,16 +194,13 @@ class Deployed(nn.Module):
         return (self.prepare(*args, **kwargs),), {}
 
     def _outputs(
-        self,
-        index: int,
-        args: Args,
-        kwargs: Kwargs,
-        given: list[Tensor] | None,
-        inputs: Mapping[str, Tensor],
+        self, index: int, args: Args, kwargs: Kwargs, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """Outputs of a member, [draws, batch, ...], under given masks or those of the seed."""
-        member, count = self.members[index], self.counts[index]
-        same = member.method.deterministic and given is None
+        """Outputs of a member, [draws, batch, ...], under given masks or those of the seed.
+
+        A single draw stands for all of them where they are the same.
+        """
+        member = self.members[index]
         # The next layer must not apply the masks to its weights, as it may in `predict`: the lazily
         # evaluated tensors that this takes cannot be traced.
         sites = [dataclasses.replace(site, consumer=None) for site in member.sites]
@@ -218,29 +209,28 @@ class Deployed(nn.Module):
         if member.spec.padding is not None:  # unchecked, because its values are unknown in a trace
             padding = named_tensors(member.backbone, args, kwargs).get(member.spec.padding)
             runner.real = None if padding is None else padding != 0
-        draws = 1 if same else count
+        draws = 1 if member.method.deterministic and not self.masks else self.counts[index]
         step = draws if self._folds[index] else 1
+        before = sum(self.counts[:index])
         parts = []
         for start in range(0, draws, step):
-            if given is None:
+            if self.masks:
+                own = slice(before + start, before + start + step)
+                masks = [inputs[name][own].flatten(0, 1) for name in self.masks]
+                trajectory = Trajectory(noise=Noise(copies=step), given=masks)
+            else:
                 draw = range(start, start + step)
                 trajectory = Trajectory(noise=Hashed(inputs[SEED], draw, index, self.opaque))
-            else:
-                masks = [mask[start : start + step].flatten(0, 1) for mask in given]
-                trajectory = Trajectory(noise=Noise(copies=step), given=masks)
             output = logits_of(runner.run(member.method.draw, trajectory))
             parts.append(output.reshape(step, -1, *output.shape[1:]))
-        joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return joined.expand(count, *joined.shape[1:]) if same else joined
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _with_batch(
         self, inputs: Mapping[str, Tensor], paths: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The example by name, of at least two rows, and which inputs have the batch axis.
 
-        Args:
-            inputs: Tensors of the call by readable name.
-            paths: Their paths in the call, in the same order.
+        ``paths`` are those of the inputs in the call, in the same order.
         """
         spec = self.members[0].spec
         batched = {
@@ -335,14 +325,6 @@ def answers(
 
     Computed here and not by :class:`gflowout.Predictive`, which works through large outputs part by
     part: a trace would fix the size of the parts. See :class:`Deployed` for ``scale``.
-
-    Examples:
-        >>> scores = answers(torch.zeros(20, 2, 4), Categorical(4))
-        >>> list(scores)
-        ['mean', 'samples', 'entropy', 'expected_entropy', 'mutual_information',
-         'max_probability', 'dempster_shafer', 'variance']
-        >>> scores["max_probability"]
-        tensor([0.2500, 0.2500])
     """
     draws, flat = outputs.shape[0], outputs.flatten(0, 1)
 

@@ -32,21 +32,9 @@ class Hashed(Noise):
     """Numbers from a hash of seed, source, call, draw, row and unit.
 
     Every call of :meth:`uniform` or :meth:`normal` gives other numbers, so the calls of a pass must
-    come in a fixed order.
-
-    Args:
-        seed: A scalar of int64; any value.
-        draws: Numbers of the draws in the pass, one copy of the batch each.
-        source: Distinguishes sources of the same seed, such as the members of an ensemble.
-        opaque: Use the custom operator, which :func:`translations` writes as fewer ONNX nodes.
-
-    Examples:
-        >>> seed, like = torch.tensor(7), torch.zeros(())
-        >>> both = Hashed(seed, range(2)).uniform(3, 4, like)
-        >>> torch.equal(both[3:], Hashed(seed, range(1, 2)).uniform(3, 4, like))
-        True
-        >>> torch.equal(both[:2], Hashed(seed, range(1)).uniform(2, 4, like))
-        True
+    come in a fixed order. ``draws`` are the numbers of the draws in the pass, one copy of the batch
+    each; ``source`` distinguishes members of an ensemble. With ``opaque``, the custom operator is
+    used, which :func:`translations` writes as fewer ONNX nodes.
     """
 
     def __init__(
@@ -85,12 +73,8 @@ class Hashed(Noise):
 def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
     """Numbers in [0, 1) for every draw, row and column, [draws, rows, columns] of float32.
 
-    Args:
-        seed: A scalar.
-        rows: Numbers of the rows, [rows, 1].
-        first: One word per draw, [draws, 1, 1].
-        second: Another word per draw.
-        columns: One word per column, [columns].
+    Takes a scalar ``seed``, numbers of the ``rows`` [rows, 1], two words per draw [draws, 1, 1] and
+    one per column [columns].
     """
     keys = []
     for draws, seeds_tag, draws_tag in zip((first, second), SEEDS, DRAWS, strict=True):
@@ -102,12 +86,7 @@ def hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: T
 
 
 def mixed(word: Any, tag: int) -> Any:
-    """A word of 32 bits that depends on every bit of ``word``, a number or a tensor of int64.
-
-    Examples:
-        >>> mixed(1, tag=0) == mixed(torch.tensor(1), tag=0).item() != mixed(2, tag=0)
-        True
-    """
+    """A word of 32 bits that depends on every bit of ``word``, a number or a tensor of int64."""
     return fold((fold((word ^ tag) * FIRST) ^ BETWEEN) * SECOND)
 
 

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gflowout.app.preprocess import Images, Problem
+from gflowout.app.preprocess import Column, Images, Problem
 from gflowout.app.run import Trained
 from gflowout.export.writing import Exported, export
 
-_ROWS = 3
-"""Rows of the call that a file is traced and checked with."""
+_ROWS = 3  # of the call that a file is traced and checked with
 
 
 def export_run(trained: Trained, path: str | os.PathLike[str], **options: Any) -> Exported:
@@ -55,24 +54,19 @@ def prepared(problem: Problem) -> tuple[nn.Module, Tensor]:
     if isinstance(problem.inputs, Images):
         images = torch.randint(256, (_ROWS, *problem.shape), generator=generator)
         return ScaledImages(problem.inputs.mean, problem.inputs.std), images.to(torch.uint8)
-    columns, values = [], []
+    values = []
     for column in problem.inputs.columns:
-        levels = 0 if column.levels is None else len(column.levels)
-        columns.append((column.mean, column.std, levels, column.missing))
-        if levels:
-            values.append(torch.randint(levels, (_ROWS,), generator=generator).double())
+        if column.levels:
+            levels = torch.randint(len(column.levels), (_ROWS,), generator=generator)
+            values.append(levels.double())
         else:
             normal = torch.randn(_ROWS, generator=generator, dtype=torch.float64)
             values.append(column.mean + column.std * normal)
-    return EncodedRows(columns), torch.stack(values, 1)
+    return EncodedRows(problem.inputs.columns), torch.stack(values, 1)
 
 
 class ScaledImages(nn.Module):
     """Scales images of bytes: (x / 255 - mean) / std per channel.
-
-    Args:
-        mean: Of each channel of images in [0, 1].
-        std: Likewise.
 
     Examples:
         >>> ScaledImages([0.5], [0.5])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
@@ -99,12 +93,9 @@ class EncodedRows(nn.Module):
     A row has one number per column, in double precision: the value of a column of numbers; for a
     column of names, the index of the name among its levels, -1 if it is not one; NaN if missing.
 
-    Args:
-        columns: For every column its mean, its standard deviation, its levels (0 for numbers), and
-            whether missing values have an input of their own.
-
     Examples:
-        >>> encode = EncodedRows([(30.0, 10.0, 0, True), (0.0, 1.0, 2, False)])
+        >>> age, unit = Column("age", 30.0, 10.0, missing=True), Column("unit", levels=("a", "b"))
+        >>> encode = EncodedRows([age, unit])
         >>> encode(torch.tensor([[20.0, 0.0], [torch.nan, 1.0], [40.0, -1.0]]).double())
         tensor([[-1.,  0.,  1.,  0.],
                 [ 0.,  1.,  0.,  1.],
@@ -118,16 +109,17 @@ class EncodedRows(nn.Module):
     number: Tensor
     absent: Tensor
 
-    def __init__(self, columns: Sequence[tuple[float, float, int, bool]]) -> None:
+    def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__()
         # Column, mean, standard deviation, code, whether a number, whether "missing", per input.
         inputs: list[tuple[int, float, float, float, bool, bool]] = []
-        for place, (mean, std, levels, missing) in enumerate(columns):
-            if levels:
-                inputs += [(place, 0.0, 1.0, code, False, False) for code in range(levels)]
+        for place, column in enumerate(columns):
+            if column.levels:
+                codes = range(len(column.levels))
+                inputs += [(place, 0.0, 1.0, code, False, False) for code in codes]
             else:
-                inputs.append((place, mean, std, -1.0, True, False))
-            if missing:
+                inputs.append((place, column.mean, column.std, -1.0, True, False))
+            if column.missing:
                 inputs.append((place, 0.0, 1.0, -1.0, False, True))
         names = ("column", "mean", "std", "code", "number", "absent")
         for name, values in zip(names, zip(*inputs, strict=True), strict=True):

@@ -1,4 +1,4 @@
-"""``export``: a wrapped model as one file that needs neither this library nor its code.
+"""``export``: a wrapped model as one file that needs neither this library nor its code; metadata.
 
 The file is traced, written in memory, compared with PyTorch, and only then moved to its path.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,10 @@ from gflowout.core import atomic_io, checks
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.likelihoods import Gaussian
 from gflowout.core.model import MaskedModel
+from gflowout.core.optional import require
 from gflowout.core.probe import split_example
 from gflowout.export import formats
 from gflowout.export.deployed import Deployed, ExportError
-from gflowout.export.tracing import largest_difference
 
 FORMAT = 1
 """Version of the metadata."""
@@ -159,7 +160,9 @@ def export(
         difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
-    inputs, outputs = _ports(deployed)
+    inputs, outputs = (
+        tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs")
+    )
     return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
@@ -193,13 +196,7 @@ def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata of a file, as JSON values, with ``more`` from the user.
-
-    Raises:
-        TypeError: If ``more`` is no mapping of JSON values.
-        ValueError: If it has a name that is taken, or a number that JSON does not have.
-    """
-    inputs, outputs = _ports(deployed)
+    """Metadata of a file, as JSON values, with ``more`` from the user, which is checked."""
     likelihood = deployed.members[0].likelihood
     own = {
         "format": FORMAT,
@@ -217,8 +214,13 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
             }
             for member, count in zip(deployed.members, deployed.counts, strict=True)
         ],
-        "inputs": [port._asdict() for port in inputs],
-        "outputs": [port._asdict() for port in outputs],
+        "inputs": [
+            _port(name, value, deployed.batched.get(name))
+            for name, value in deployed.example.items()
+        ],
+        "outputs": [
+            _port(name, value, int(name == "samples")) for name, value in deployed.answers.items()
+        ],
     }
     if not isinstance(more, Mapping):
         raise TypeError(f"metadata must be a mapping, got {type(more).__name__}")
@@ -234,6 +236,68 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**json.loads(json.dumps(own, allow_nan=False)), **added}
 
 
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """What a file says of itself: method, sites, likelihood, inputs, outputs and so on.
+
+    Nothing of the file is run. Of an archive the metadata alone is read; an ONNX file is read as a
+    whole, which takes the extra ``onnx``.
+
+    Args:
+        path: A file that :func:`gflowout.export.export` wrote.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ExportError: If it is not one of ours, or is damaged.
+
+    Examples:
+        >>> import tempfile
+        >>> import gflowout as gfo
+        >>> x = torch.randn(5, 4)
+        >>> net = nn.Linear(4, 3)
+        >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/model.pt2"
+        ...     about = {"classes": ["cat", "dog", "owl"]}
+        ...     done = export(model, path, (x,), format="torch-export", metadata=about)
+        ...     about = read_metadata(path)
+        >>> about["likelihood"], about["samples"], about["classes"]
+        ({'name': 'Categorical', 'classes': 3}, 20, ['cat', 'dog', 'owl'])
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"path: there is no file {str(path)!r}")
+    if path.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {str(path)!r}")
+    text: str | bytes | None = None
+    if zipfile.is_zipfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = [
+                    name for name in archive.namelist() if name.endswith(f"/extra/{formats.JSON}")
+                ]
+                text = archive.read(names[0]) if names else None
+        except zipfile.BadZipFile as error:
+            raise ExportError(f"{path}: the archive is damaged") from error
+    else:
+        onnx = require("onnx", extra="onnx", purpose="reading ONNX")
+        try:
+            model = onnx.load(str(path), load_external_data=False)
+        except OSError:
+            raise
+        except Exception as error:  # of a library that onnx reads files with
+            raise ExportError(f"{path}: neither ONNX nor a torch-export archive") from error
+        text = {entry.key: entry.value for entry in model.metadata_props}.get(formats.KEY)
+    if text is None:
+        raise ExportError(f"{path}: not written by gflowout, it has no metadata of ours")
+    try:
+        metadata = json.loads(text)
+    except ValueError as error:
+        raise ExportError(f"{path}: the metadata is damaged: {error}") from error
+    if not isinstance(metadata, dict):
+        raise ExportError(f"{path}: the metadata is damaged: {metadata!r} is no mapping")
+    return metadata
+
+
 def _difference(deployed: Deployed, content: bytes, format: str, tolerance: float) -> float:
     """Open the bytes of a file and return its largest difference from PyTorch."""
     try:
@@ -246,19 +310,14 @@ def _difference(deployed: Deployed, content: bytes, format: str, tolerance: floa
         raise ExportError(
             f"{error}; the model is in half precision ({half.pop()}): export model.float()"
         ) from error
-    return largest_difference(deployed, answer, tolerance)
+    return formats.largest_difference(deployed, answer, tolerance)
 
 
-def _ports(deployed: Deployed) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    def port(name: str, value: Tensor, batch: int | None) -> Port:
-        sizes: list[int | str] = list(value.shape)
-        if batch is not None:
-            sizes[batch] = "batch"
-        return Port(name, str(value.dtype).removeprefix("torch."), sizes)
-
-    example, answers = deployed.example.items(), deployed.answers.items()
-    inputs = tuple(port(name, value, deployed.batched.get(name)) for name, value in example)
-    return inputs, tuple(port(name, value, int(name == "samples")) for name, value in answers)
+def _port(name: str, value: Tensor, batch: int | None) -> dict[str, Any]:
+    sizes: list[int | str] = list(value.shape)
+    if batch is not None:
+        sizes[batch] = "batch"
+    return {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": sizes}
 
 
 def _scale(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,27 +28,17 @@ from gflowout.core.trace import quiet
 from gflowout.core.wrap import wrap
 from gflowout.methods import METHODS
 
-KEEP = 0.9
-"""Keep rate that masks start from: transformers are usually trained with a dropout of 0.1."""
+KEEP = 0.9  # keep rate that masks start from: transformers usually have a dropout of 0.1
+IGNORED = -100  # the label of tokens that `transformers` ignores in a loss
+MASK = "attention_mask"  # the argument that tells real tokens from padding
 
-IGNORED = -100
-"""The label of tokens that ``transformers`` ignores in a loss."""
-
-MASK = "attention_mask"
-"""The argument that tells real tokens from padding."""
-
+# Paths in a layer: of the dropout after the MLP, which a mask replaces; without one, of the MLP or
+# its last part; of the attention, which is masked where the MLP has no batch axis.
 _DROPOUTS = ("output.dropout", "mlp.dropout", "ffn.dropout")
-"""Paths of the dropout after the MLP of a layer; a mask replaces it."""
-
 _MLPS = ("mlp", "ffn", "feed_forward", "DenseReluDense", "output.dense", "fc2")
-"""Paths of the MLP of a layer without such a dropout, or of its last part."""
-
-_ATTENTIONS = ("self_attn",)
-"""Paths of the attention, which is masked where the MLP has no batch axis."""
-
+_ATTENTION = "self_attn"
+# Parts of the names of classes whose logits and labels fit a likelihood.
 _HEADS = ("Classification", "Regression", "NextSentencePrediction")
-"""Parts of the names of classes whose logits and labels fit a likelihood."""
-
 _ROWS, _TOKENS = 3, 7  # sizes that nothing else in a transformer has
 
 
@@ -164,7 +156,8 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
     tried = [name for names in layers + heads for name in names]
     args, kwargs = split_example(default_example(backbone) if example is None else example)
     shapes, batch = _shapes(backbone, tried, args, kwargs)
-    usable = {name for name in tried if _usable(shapes[name], batch)}
+    # They run once, and their output has a batch axis before that of the features.
+    usable = {name for name, runs in shapes.items() if len(runs) == 1 and batch in runs[0][:-1][:2]}
     masked = [next((name for name in names if name in usable), None) for names in layers + heads]
     sites = [name for name in masked if name is not None]
     first = [names[0] for names in layers if names]
@@ -222,11 +215,6 @@ def mean_logits(pred: Predictive) -> Tensor:
     """Logits whose softmax (sigmoid for yes-or-no labels) is the mean predicted probability.
 
     In regression, the means are returned.
-
-    Examples:
-        >>> pred = Predictive(torch.tensor([[[0.0, 0.0]], [[9.0, -9.0]]]), Categorical(2))
-        >>> mean_logits(pred).softmax(-1)
-        tensor([[0.7500, 0.2500]])
     """
     if isinstance(pred.likelihood, Gaussian):
         return pred.mean
@@ -315,7 +303,7 @@ def _places(layer: nn.Module) -> list[str]:
     inside = dict(layer.named_modules())
     paths = [path for path in _DROPOUTS if isinstance(inside.get(path), nn.Dropout)]
     paths += [path for path in _MLPS if path in inside]
-    return paths[:1] + [path for path in _ATTENTIONS if paths and path in inside]
+    return paths[:1] + ([_ATTENTION] if paths and _ATTENTION in inside else [])
 
 
 def _shapes(
@@ -324,16 +312,16 @@ def _shapes(
     """Output shapes of modules in a call, one for every time that they run; and the batch size."""
     shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
 
-    def note(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            value = output[0] if isinstance(output, tuple | list) and output else output
-            shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
+    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        value = output[0] if isinstance(output, tuple | list) and output else output
+        shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
 
-        return hook
-
-    handles = [backbone.get_submodule(name).register_forward_hook(note(name)) for name in shapes]
     try:
-        output, _ = quiet(backbone, args, kwargs)
+        with ExitStack() as hooks:
+            for name in shapes:
+                module = backbone.get_submodule(name)
+                hooks.enter_context(module.register_forward_hook(partial(note, name)))
+            output, _ = quiet(backbone, args, kwargs)
     except Exception as error:
         given = ", ".join([f"argument {at}" for at in range(len(args))] + list(kwargs))
         taken = ", ".join(parameters(backbone))
@@ -341,12 +329,4 @@ def _shapes(
             f"example must be a call that {type(backbone).__name__} takes, got {given}, on which "
             f"it fails: {error} (it takes {taken})"
         ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
     return shapes, len(logits_of(output))
-
-
-def _usable(shapes: list[tuple[int, ...]], batch: int) -> bool:
-    """Whether a module ran once and its output has a batch axis before that of the features."""
-    return len(shapes) == 1 and batch in shapes[0][:-1][:2]

@@ -24,18 +24,15 @@ from torch.utils.data import DataLoader
 from transformers import AutoConfig, PreTrainedModel, TrainingArguments, default_data_collator
 from transformers.utils.generic import ModelOutput
 
-from gflowout.core import checks, random, serialization
+from gflowout.core import checks, random, serialization, tree
 from gflowout.core.call import logits_of
 from gflowout.core.likelihoods import Categorical, Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.integrations.huggingface.defaults import mean_logits, parameters, refuse_checkpointing
 
-LABELS = ("labels", "label", "label_ids")
-"""Names of the labels in data sets."""
-
-FILE = "gflowout.safetensors"
-"""Name of our file beside the files of the backbone."""
+LABELS = ("labels", "label", "label_ids")  # names of the labels in data sets
+FILE = "gflowout.safetensors"  # our file beside those of the backbone
 
 
 @dataclass
@@ -157,11 +154,8 @@ class TrainerModel(nn.Module):
         def keep(_: nn.Module, __: Any, output: Any) -> None:
             seen.append(logits_of(output).detach()[: len(labels)])
 
-        handle = self.model.backbone.register_forward_hook(keep)
-        try:
+        with self.model.backbone.register_forward_hook(keep):
             losses = self.model(*args, y=labels, **inputs)
-        finally:
-            handle.remove()
         parts = {name: getattr(losses, name).detach() for name in ("nll", "tb", "prior")}
         return MaskedOutput(loss=losses.total, logits=seen[0], **parts)
 
@@ -275,10 +269,7 @@ def predict_dataset(
 
     parts = []
     for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=joined):
-        inputs: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in batch.items()
-        }
+        inputs = tree.map_tensors(lambda _, tensor: tensor.to(device), batch)
         parts.append(masked.predict(**inputs, samples=samples, generator=generator).to("cpu"))
     return Predictive.join(_of_one_length(parts))
 

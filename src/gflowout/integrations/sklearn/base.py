@@ -5,10 +5,10 @@ Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,23 +26,31 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.predictive import Predictive
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
-from gflowout.integrations.sklearn import recipes, tabular
+from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.chains import (
+    FEATURES,
+    HIDDEN,
+    ROWS,
     Chain,
     Plan,
+    Recipe,
     pooled,
     predict,
-    progress,
+    progress_bar,
     train,
-    weigh,
 )
 from gflowout.integrations.sklearn.features import is_list, units_of
-from gflowout.integrations.sklearn.recipes import FEATURES, HIDDEN, ROWS, Recipe, chain_options
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
 from gflowout.methods import METHODS
-from gflowout.training.options import FitOptions
 
 AUTO = "auto"
+VALID_ROWS = 5  # validation rows below which there is no point in validating
+HIDDEN_KEEP = 0.5  # prior keep rate of hidden units beside masked inputs, whose prior is sparse
+INCLUSION_SAMPLES = 2000  # masks of all chains together that inclusion probabilities are read from
+INCLUSION_ROWS = 20, 200  # least and most rows that they are drawn for, if they depend on the row
+INCLUSION_CELLS = 10**7  # entries of all masks together, beyond which rows are fewer
+BLIND = frozenset({"concrete", "masksembles", "mc", "none", "variational"})
+"""Methods whose masks learn nothing about single units; concrete dropout does with ``per_unit``."""
 
 
 @dataclass(eq=False, repr=False)
@@ -160,9 +168,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _get_support_mask(self) -> NDArray[Any]:
         return self.get_support()
 
-    def _fit(
-        self, x: Floats, table: Table, likelihood: Callable[[], Likelihood], outputs: int
-    ) -> None:
+    def _fit(self, table: Table, likelihood: Callable[[], Likelihood], outputs: int) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
         self.__dict__.pop("inclusion_", None)  # of an earlier fit
@@ -172,23 +178,26 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         checks.number("threshold", self.threshold, low=0, high=1)
         rng = np.random.RandomState(check_random_state(self.random_state).randint(2**31 - 1))
         self._seed = int(rng.randint(2**31 - 1))
-        self._scale = Scale.none(x.shape[1])
-        self._target_scale = Scale.none(table.y.shape[1])
-        if self.standardize:
-            self._scale = Scale.of(table.x, table.weight)
-            if not self._classes:
-                self._target_scale = Scale.of(table.y, table.weight)
+        scaled_targets = self.standardize and not self._classes
+        self._scale = Scale.of(table.x, table.weight, self.standardize)
+        self._target_scale = Scale.of(table.y, table.weight, scaled_targets)
         scaled = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
         chains: list[Chain] = []
-        with progress(recipe.chains, self.verbose) as reporter:
-            for held_out in self._validation_rows(table, recipe, rng):
+        with progress_bar(recipe.chains, self.verbose) as report:
+            for number, held_out in enumerate(self._validation_rows(table, recipe, rng)):
                 rows = scaled.take(np.nonzero(~held_out)[0])
                 valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
-                number = len(chains)
-                plan = self._plan(recipe, number, rows, likelihood, outputs, rng)
-                chains.append(train(plan, rows, valid, reporter(number)))
+                own, sites = self._chain_settings(recipe, number, rows)
+                seed = int(rng.randint(2**31 - 1))
+                plan = Plan(own, sites, likelihood, outputs, seed, self.device)
+                chains.append(train(plan, rows, valid, partial(report, number)))
         self.chains_ = chains
-        self.chain_weights_ = weigh(np.array([chain.evidence for chain in chains]), recipe.temper)
+        # The softmax of tempered validation log-likelihoods; equal weights without validation rows.
+        evidence = np.array([chain.evidence for chain in chains])
+        if not np.isfinite(evidence).all():
+            evidence = np.zeros(len(chains))
+        weights = np.exp(recipe.temper * (evidence - evidence.max()))
+        self.chain_weights_ = weights / weights.sum()
         self.history_ = [chain.history for chain in chains]
         self.n_iter_ = max(map(len, self.history_))
         if self.mask_inputs:
@@ -224,7 +233,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
             widths = (checks.integer("hidden", width, low=1) for width in self.hidden)
             given["hidden"] = tuple(widths)
-        return dataclasses.replace(recipe, **given)
+        return replace(recipe, **given)
 
     def _validation_rows(
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
@@ -232,53 +241,28 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Mask of the validation rows of each chain, [rows]; empty where there are few rows."""
         share = recipe.validation_fraction
         folds = round(1 / share) if share else 0
-        validated = folds > 0 and len(table) // folds >= recipes.VALID_ROWS
-        turn, fold = 0, np.full(len(table), -1)
+        validated = folds > 0 and len(table) // folds >= VALID_ROWS
+        fold = np.full(len(table), -1)
         for number in range(recipe.chains):
-            if validated and (number == 0 or (recipe.rotate and number % folds == 0)):
-                fold = tabular.folds(table.y, folds, rng, self._classes)
             turn = number % folds if validated and recipe.rotate else 0
+            if validated and (number == 0 or (recipe.rotate and turn == 0)):
+                fold = tabular.folds(table.y, folds, rng, self._classes)
             yield fold == turn
 
-    def _plan(
-        self,
-        recipe: Recipe,
-        number: int,
-        rows: Table,
-        likelihood: Callable[[], Likelihood],
-        outputs: int,
-        rng: np.random.RandomState,
-    ) -> Plan:
+    def _chain_settings(self, recipe: Recipe, number: int, rows: Table) -> tuple[Recipe, Any]:
+        """The recipe of one chain, with its own options and sparsity; and its sites."""
         if self.options is not None and not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict or None, got {self.options!r}")
-        known = METHODS[recipe.method].Options.__dataclass_fields__
+        names = METHODS[recipe.method].Options.__dataclass_fields__
         own = self.options or {}
-        options = {**chain_options(recipe, number, known), **own}
-        if "train_size" in known:
+        options = {**recipe.chain_options(number, names), **own}
+        if "train_size" in names:
             options.setdefault("train_size", max(1, round(rows.total)))
         # A user who chooses a fixed prior, or masks hidden units too, gets the prior unchanged.
         fixed = {"prior_keep", "sparsity"} if recipe.grid else {"sparsity"}
-        plain = "sparsity" not in known or fixed & set(own)
-        sparsity = 0.0 if plain or self._hidden_sites(recipe) else recipe.sparsity
-        return Plan(
-            recipe=recipe,
-            sites=self._sites(recipe, rows.x.shape[1], options, sparsity if recipe.grid else 0.0),
-            options=options,
-            likelihood=likelihood,
-            outputs=outputs,
-            fit=FitOptions(
-                epochs=recipe.epochs,
-                lr=recipe.lr,
-                generator_lr=recipe.generator_lr,
-                weight_decay=recipe.weight_decay,
-                patience=recipe.patience,
-                min_delta=recipe.tolerance,
-                valid_samples=recipes.VALID_SAMPLES,
-                seed=int(rng.randint(2**31 - 1)),
-            ),
-            sparsity=sparsity,
-            device=self.device,
-        )
+        plain = "sparsity" not in names or fixed & set(own) or self._hidden_sites(recipe)
+        recipe = replace(recipe, options=options, sparsity=0.0 if plain else recipe.sparsity)
+        return recipe, self._sites(recipe, rows.x.shape[1])
 
     def _hidden_sites(self, recipe: Recipe) -> list[str]:
         masked = self.mask_hidden
@@ -287,18 +271,17 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         masked = not self.mask_inputs if masked == AUTO else masked
         return [f"hidden.{layer}.act" for layer in range(len(recipe.hidden))] if masked else []
 
-    def _sites(
-        self, recipe: Recipe, features: int, options: Mapping[str, Any], sparsity: float
-    ) -> Any:
-        """Sites for :func:`gflowout.wrap`; ``sparsity`` is what the prior charges in the end."""
+    def _sites(self, recipe: Recipe, features: int) -> Any:
+        """Sites of a chain, as for :func:`gflowout.wrap`."""
         method = METHODS[recipe.method]
         sites: dict[str, Any] = {}
         if self.mask_inputs:
             names = getattr(self, "feature_names_in_", None)
-            prior_keep = options.get("prior_keep", getattr(method.Options, "prior_keep", None))
+            usual = getattr(method.Options, "prior_keep", None)
             sites[INPUT] = units_of(
                 self.groups, self.always, self.keep, None if names is None else list(names),
-                features, prior_keep, sparsity,
+                features, recipe.options.get("prior_keep", usual),
+                recipe.sparsity if recipe.grid else 0.0,
             )  # fmt: skip
         else:
             for name in ("groups", "always", "keep"):
@@ -306,7 +289,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                     raise ValueError(f"{name} is about masked inputs: it needs mask_inputs=True")
         sparse = self.mask_inputs and method.keep_rates
         for name in self._hidden_sites(recipe):
-            sites[name] = Units(keep=recipes.HIDDEN_KEEP) if sparse else None
+            sites[name] = Units(keep=HIDDEN_KEEP) if sparse else None
         if not sites and not method.deterministic:
             raise ValueError(
                 f"method {recipe.method!r} needs something to mask: take mask_inputs=True, or "
@@ -316,17 +299,13 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return sites or ()
 
     def _inclusion(self, table: Table) -> Inclusion:
-        """Inclusion from masks of all chains, drawn for some training rows if they depend on rows.
-
-        Args:
-            table: Training rows, scaled.
-        """
+        """Inclusion from masks of all chains; if these depend on the row, for some scaled rows."""
         models = [chain.model for chain in self.chains_]
-        samples = max(100, recipes.INCLUSION_SAMPLES // len(models))
+        samples = max(100, INCLUSION_SAMPLES // len(models))
         count = 1
-        if any(each._shared_masks(1, torch.Generator().manual_seed(0)) is None for each in models):
-            least, most = recipes.INCLUSION_ROWS
-            count = recipes.INCLUSION_CELLS // (len(models) * samples * table.x.shape[1])
+        if any(model._shared_masks(1, torch.Generator()) is None for model in models):
+            least, most = INCLUSION_ROWS
+            count = INCLUSION_CELLS // (len(models) * samples * table.x.shape[1])
             count = min(max(count, least), most, len(table))
         rows = table.x[np.linspace(0, len(table) - 1, count).round().astype(int)]
         masks = torch.stack(self._input_masks(rows, samples))
@@ -351,9 +330,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return result
 
     def _warn_blind(self, method: str) -> None:
-        if method in recipes.BLIND and not (
-            method == "concrete" and (self.options or {}).get("per_unit")
-        ):
+        if method in BLIND and not (method == "concrete" and (self.options or {}).get("per_unit")):
             more = ", or options={'per_unit': True}" if method == "concrete" else ""
             warnings.warn(
                 f"masks of method {method!r} learn nothing about single features: inclusion_ says "

@@ -1,17 +1,16 @@
 """Chains: networks trained on one table, each on its own, whose predictions are pooled.
 
 A plain loop instead of :func:`gflowout.training.fit`: starting Lightning takes longer than training
-on a small table. Options, their checks and when to stop are those of ``fit``.
+on a small table.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,20 @@ from gflowout.backbones.mlp import MLP
 from gflowout.core import random
 from gflowout.core.ensemble import shares
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
-from gflowout.core.model import MaskedModel
+from gflowout.core.model import MaskedModel, draw_predictive
 from gflowout.core.noise import Noise
 from gflowout.core.optional import require
 from gflowout.core.predictive import Predictive
+from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.recipes import Recipe, annealed, decayed
 from gflowout.integrations.sklearn.tabular import Floats, Table
 from gflowout.training.monitoring import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, ended
 
-ROWS = 4096
-"""Rows that are predicted at a time."""
-
+AT_A_TIME = 4096  # rows of a prediction
+VALID_SAMPLES = 16  # draws per row for the validation loss
 NOISE_GAIN = 10.0
 """Factor on the learning rate of a regression's noise.
 
@@ -49,32 +47,106 @@ _TRAINING = threading.Lock()
 History = list[dict[str, float]]
 """Training loss, and validation loss where there is one, of every epoch."""
 
-Report = Callable[[int, History], None]
-"""``report(number of epochs, history)``, called after every epoch."""
+Report = Callable[[int, int, History], None]
+"""``report(number of the chain, number of epochs, history)``, called after every epoch."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How chains are built and trained: the defaults of an estimator's arguments, and schedules."""
+
+    method: str
+    hidden: tuple[int, ...] = (100, 100)
+    samples: int = 20
+    chains: int = 1
+    epochs: int = 30
+    steps: int = 30  # more epochs are made if it takes more to make these steps
+    batch_size: int = 128
+    lr: float = 1e-2
+    generator_lr: float = 1e-2
+    weight_decay: float = 0.0
+    validation_fraction: float = 0.1
+    rotate: bool = False  # whether chains are validated on different folds
+    temper: float = 0.0  # factor on validation log-likelihoods in the weights of chains
+    patience: int | None = 10
+    tolerance: float = 1e-3  # by which a validation loss must be better to count as better
+    decay: float = 0.5  # share of the training after which learning rates fall
+    looks: int = 10  # number of validations at most
+    grid: tuple[tuple[float, float], ...] = ()  # (prior_keep, beta) of chains, in turn
+    # Nats that the prior charges for every feature in the end, beyond prior_keep: an open prior
+    # lets features be found, a sparse one then drops those that do not pay.
+    sparsity: float = 0.0
+    anneal: tuple[float, float] = (0.4, 0.7)  # shares of the training between which it is raised
+    # Where it is, the posterior alone is trained in the end, for this share of the steps.
+    settle: float = 0.0
+    # Options of the method. These and `grid` are for the method named here, others have their own.
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def chain_options(self, chain: int, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of the chain of this number, among the ``names`` that the method has.
+
+        Examples:
+            >>> recipe = Recipe("id-gflowout", grid=((0.1, 1.0), (0.1, 0.3)), options={"draws": 8})
+            >>> recipe.chain_options(1, {"prior_keep": 0.5, "beta": 1.0})
+            {'prior_keep': 0.1, 'beta': 0.3}
+        """
+        options = dict(self.options)
+        if self.grid:
+            options["prior_keep"], options["beta"] = self.grid[chain % len(self.grid)]
+        return {name: value for name, value in options.items() if name in names}
+
+    def annealed(self, progress: float) -> float:
+        """The sparsity at some share of the training.
+
+        Examples:
+            >>> [Recipe("mc", sparsity=3.0).annealed(progress) for progress in (0.2, 0.55, 0.8)]
+            [0.0, 1.5..., 3.0]
+        """
+        begin, end = self.anneal
+        return self.sparsity * min(1.0, max(0.0, (progress - begin) / (end - begin)))
+
+    def decayed(self, progress: float) -> float:
+        """The factor on learning rates at some share of the training.
+
+        Examples:
+            >>> [HIDDEN.decayed(progress) for progress in (0.2, 0.75)]
+            [1.0, 0.5...]
+        """
+        late = max(0.0, (progress - self.decay) / (1 - self.decay))
+        return max(0.02, (1 + math.cos(math.pi * late)) / 2)
+
+
+HIDDEN = Recipe("gflowout")
+"""Masks on hidden units."""
+
+_ON_INPUTS: dict[str, Any] = {
+    "epochs": 3, "steps": 1000, "lr": 2e-3, "generator_lr": 2e-3, "validation_fraction": 0.2,
+    "rotate": True, "temper": 0.1, "patience": None,
+}  # fmt: skip
+
+FEATURES = Recipe(
+    "id-gflowout", **_ON_INPUTS, hidden=(64, 64), samples=100, chains=10, batch_size=100, looks=20,
+    grid=((0.1, 0.3),), sparsity=4.7, settle=0.3,
+    options={"start_keep": 0.3, "hidden": (), "draws": 8},
+)  # fmt: skip
+"""Masks on inputs, the same for all rows."""
+
+ROWS = Recipe(
+    "gflowout", **_ON_INPUTS, chains=3, batch_size=200, decay=0.7, sparsity=1.0, anneal=(0.3, 0.6),
+    options={"beta": 20.0, "log_z": "batch", "draws": 4},
+)  # fmt: skip
+"""Masks on inputs that depend on the row."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one chain is built and trained.
-
-    Attributes:
-        recipe: Method, widths, number of steps, size of batches and schedules.
-        sites: As for :func:`gflowout.wrap`.
-        options: Of the method.
-        likelihood: Makes the likelihood.
-        outputs: Width of the output.
-        fit: How to train; its ``epochs`` at least.
-        sparsity: What the prior charges for every feature in the end.
-        device: Where to train.
-    """
+    """How one chain is built and trained; its recipe holds the options of this chain."""
 
     recipe: Recipe
     sites: Any
-    options: dict[str, Any]
     likelihood: Callable[[], Likelihood]
     outputs: int
-    fit: FitOptions
-    sparsity: float
+    seed: int
     device: str
 
 
@@ -82,11 +154,9 @@ class Plan:
 class Chain:
     """A trained network.
 
-    Attributes:
-        model: In double precision, so that a prediction does not depend on the rows beside it.
-        history: Training and validation loss of every epoch.
-        best_epoch: The epoch whose weights it has.
-        evidence: Log-likelihood of its validation rows, NaN without any.
+    The model is in double precision, so that a prediction does not depend on the rows beside it. It
+    has the weights of ``best_epoch``; ``evidence`` is the log-likelihood of its validation rows,
+    NaN without any.
     """
 
     model: MaskedModel
@@ -95,136 +165,129 @@ class Chain:
     evidence: float
 
 
-def train(plan: Plan, table: Table, valid: Table | None, report: Report) -> Chain:
+def train(
+    plan: Plan, table: Table, valid: Table | None, report: Callable[[int, History], None]
+) -> Chain:
     """Train a network on scaled rows; with validation rows, keep the weights of the best epoch.
 
     The seed of the plan decides everything; PyTorch's random state is neither read nor changed.
     """
     device = torch.device(plan.device)
-    x = torch.tensor(table.x, dtype=torch.float32, device=device)
-    devices = [device] if device.type == "cuda" else []
-    with _TRAINING, torch.random.fork_rng(devices):
-        torch.manual_seed(plan.fit.seed)
-        net = MLP((x.shape[1], *plan.recipe.hidden, plan.outputs)).to(device)
-        likelihood = plan.likelihood()
-        model = wrap(
-            net, plan.recipe.method, plan.sites, likelihood=likelihood,
-            example=(x[:1].repeat(2, 1),), validate=False, **plan.options,
-        )  # fmt: skip
-        y = _targets(table, likelihood, device)
-        history, best_epoch = _loop(plan, model, x, y, table, valid, report)
+    with _TRAINING, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(plan.seed)
+        training = _Training(plan, table)
+        history, best_epoch = training.run(valid, report)
+        if plan.recipe.sparsity and plan.recipe.settle:
+            training.settle()
+    model = training.model
     if device.type != "mps":  # which has no double precision
         model.double()
     model.eval()
     evidence = math.nan
     if valid is not None:
-        samples = 9 * plan.fit.valid_samples
-        evidence = float(log_likelihood(model, valid, plan.fit.seed, samples).sum())
+        evidence = float(log_likelihood(model, valid, plan.seed, 9 * VALID_SAMPLES).sum())
     return Chain(model, history, best_epoch, evidence)
 
 
-def _loop(
-    plan: Plan,
-    model: MaskedModel,
-    x: Tensor,
-    y: Tensor,
-    table: Table,
-    valid: Table | None,
-    report: Report,
-) -> tuple[History, int]:
-    """Train, and return the history and the number of the epoch whose weights the model has."""
-    rng = np.random.RandomState(plan.fit.seed % 2**32)
-    visited = len(tabular.visits(table.weight, table.total, rng))
-    batches = -(-visited // plan.recipe.batch_size)
-    epochs = max(plan.fit.epochs, -(-plan.recipe.steps // batches))
-    optimiser = _optimiser(plan, model)
-    every = max(1, epochs // plan.recipe.looks)
-    history: History = []
-    scores: list[float] = []
-    best: tuple[int, float, dict[str, Tensor]] | None = None
-    model.train()
-    for epoch in range(epochs):
-        _set_schedules(plan, model, optimiser, epoch / epochs)
-        order = torch.from_numpy(tabular.visits(table.weight, table.total, rng)).to(x.device)
-        loss = 0.0
-        for rows in order.tensor_split(batches):
-            losses = model(x[rows], y=y[rows])
-            optimiser.zero_grad()
-            losses.total.backward()
-            optimiser.step()
-            loss += losses.nll.item() / batches
-        if not math.isfinite(loss):
-            raise DivergedError(f"the loss is {loss} in epoch {epoch}. {ADVICE}")
-        history.append({"epoch": epoch, "train_nll": loss})
-        if valid is not None and (epoch % every == every - 1 or epoch == epochs - 1):
-            log_probs = log_likelihood(model, valid, plan.fit.seed, plan.fit.valid_samples)
-            score = -float(log_probs.sum() / valid.weight.sum())
-            history[-1]["valid_nll"] = score
-            if best is None or score < best[1]:
-                state = {name: value.clone() for name, value in model.state_dict().items()}
-                best = epoch, score, state
-        scores.append(history[-1].get("valid_nll", math.inf))
-        report(epochs, history)
-        if valid is not None and ended(plan.fit, scores) == "patience":
-            break
-    if best is not None:
+class _Training:
+    """The training of one chain."""
+
+    def __init__(self, plan: Plan, table: Table) -> None:
+        recipe, device = plan.recipe, torch.device(plan.device)
+        self.recipe, self.table, self.seed = recipe, table, plan.seed
+        self.x = torch.tensor(table.x, dtype=torch.float32, device=device)
+        net = MLP((self.x.shape[1], *recipe.hidden, plan.outputs)).to(device)
+        likelihood = plan.likelihood()
+        self.model = wrap(
+            net, recipe.method, plan.sites, likelihood=likelihood,
+            example=(self.x[:1].repeat(2, 1),), validate=False, **recipe.options,
+        )  # fmt: skip
+        self.y = _targets(table, likelihood, device)
+        self.rng = np.random.RandomState(plan.seed)
+        self.batches = -(-len(self._visits()) // recipe.batch_size)
+        self.epochs = max(recipe.epochs, -(-recipe.steps // self.batches))
+
+    def run(
+        self, valid: Table | None, report: Callable[[int, History], None]
+    ) -> tuple[History, int]:
+        """Train, and return the history and the number of the epoch whose weights the model has."""
+        model, recipe, optimiser = self.model, self.recipe, self._optimiser()
+        stopping = FitOptions(patience=recipe.patience, min_delta=recipe.tolerance)
+        every = max(1, self.epochs // recipe.looks)
+        history: History = []
+        best: tuple[int, float, dict[str, Tensor]] | None = None
+        model.train()
+        for epoch in range(self.epochs):
+            progress = epoch / self.epochs
+            if recipe.sparsity:
+                model.set_options(sparsity=recipe.annealed(progress))
+            for group in optimiser.param_groups:
+                group["lr"] = group["base_lr"] * recipe.decayed(progress)
+            loss = 0.0
+            for rows in self._visits().tensor_split(self.batches):
+                losses = model(self.x[rows], y=self.y[rows])
+                optimiser.zero_grad()
+                losses.total.backward()
+                optimiser.step()
+                loss += losses.nll.item() / self.batches
+            if not math.isfinite(loss):
+                raise DivergedError(f"the loss is {loss} in epoch {epoch}. {ADVICE}")
+            history.append({"epoch": epoch, "train_nll": loss})
+            if valid is not None and (epoch % every == every - 1 or epoch == self.epochs - 1):
+                log_probs = log_likelihood(model, valid, self.seed, VALID_SAMPLES)
+                score = -float(log_probs.sum() / valid.weight.sum())
+                history[-1]["valid_nll"] = score
+                if best is None or score < best[1]:
+                    state = {name: value.clone() for name, value in model.state_dict().items()}
+                    best = epoch, score, state
+            report(self.epochs, history)
+            scores = [numbers.get("valid_nll", math.inf) for numbers in history]
+            if valid is not None and ended(stopping, scores) == "patience":
+                break
+        if best is None:
+            return history, len(history) - 1
         model.load_state_dict(best[2])
-    if plan.sparsity and plan.recipe.settle:
-        _settle(plan, model, x, y, table, rng, round(plan.recipe.settle * epochs * batches))
-    return history, len(history) - 1 if best is None else best[0]
+        return history, best[0]
 
+    def settle(self) -> None:
+        """Fit the mask posterior to the final prior while the network is frozen.
 
-def _optimiser(plan: Plan, model: MaskedModel) -> torch.optim.Adam:
-    """One group per learning rate, and one fused call per group: tensors are small."""
-    merged: dict[tuple[float, float], list[Tensor]] = {}
-    rates = {name: getattr(plan.fit, name) for name in ("lr", "generator_lr", "weight_decay")}
-    for group in model.parameter_groups(**rates):
-        rate = group["lr"] * (NOISE_GAIN if group["name"] == "likelihood" else 1)
-        merged.setdefault((rate, group["weight_decay"]), []).extend(group["params"])
-    return torch.optim.Adam(
-        [
-            {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
-            for (rate, decay), tensors in merged.items()
-        ],
-        fused=torch.device(plan.device).type in ("cpu", "cuda"),
-    )
+        As long as the network learns, the posterior lags behind it and behind the prior.
+        """
+        model = self.model
+        model.set_options(sparsity=self.recipe.sparsity)
+        model.backbone.requires_grad_(False)
+        optimiser = torch.optim.Adam(model.method.parameters(), lr=3e-3)
+        steps = round(self.recipe.settle * self.epochs * self.batches)
+        for step in range(steps):
+            if step == round(0.6 * steps):
+                optimiser.param_groups[0]["lr"] /= 5
+            rows = self._visits()[:400]
+            optimiser.zero_grad()
+            model(self.x[rows], y=self.y[rows]).tb.backward()
+            optimiser.step()
+        model.backbone.requires_grad_(True)
 
+    def _visits(self) -> Tensor:
+        """Numbers of the rows that the next epoch visits."""
+        rows = tabular.visits(self.table.weight, self.table.total, self.rng)
+        return torch.from_numpy(rows).to(self.x.device)
 
-def _settle(
-    plan: Plan,
-    model: MaskedModel,
-    x: Tensor,
-    y: Tensor,
-    table: Table,
-    rng: np.random.RandomState,
-    steps: int,
-) -> None:
-    """Fit the mask posterior to the final prior while the network is frozen.
-
-    As long as the network learns, the posterior lags behind it and behind the prior.
-    """
-    model.set_options(sparsity=plan.sparsity)
-    model.backbone.requires_grad_(False)
-    optimiser = torch.optim.Adam(model.method.parameters(), lr=plan.recipe.settle_lr)
-    for step in range(steps):
-        if step == round(0.6 * steps):
-            optimiser.param_groups[0]["lr"] /= 5
-        visited = tabular.visits(table.weight, table.total, rng)[: plan.recipe.settle_rows]
-        rows = torch.from_numpy(visited).to(x.device)
-        optimiser.zero_grad()
-        model(x[rows], y=y[rows]).tb.backward()
-        optimiser.step()
-    model.backbone.requires_grad_(True)
-
-
-def _set_schedules(
-    plan: Plan, model: MaskedModel, optimiser: torch.optim.Optimizer, progress: float
-) -> None:
-    """Set learning rates and the sparsity of the prior for an epoch."""
-    if plan.sparsity:
-        model.set_options(sparsity=annealed(plan.recipe, plan.sparsity, progress))
-    for group in optimiser.param_groups:
-        group["lr"] = group["base_lr"] * decayed(plan.recipe, progress)
+    def _optimiser(self) -> torch.optim.Adam:
+        """One group per learning rate, and one fused call per group: tensors are small."""
+        merged: dict[tuple[float, float], list[Tensor]] = {}
+        recipe, decay = self.recipe, self.recipe.weight_decay
+        groups = self.model.parameter_groups(recipe.lr, recipe.generator_lr, weight_decay=decay)
+        for group in groups:
+            rate = group["lr"] * (NOISE_GAIN if group["name"] == "likelihood" else 1)
+            merged.setdefault((rate, group["weight_decay"]), []).extend(group["params"])
+        return torch.optim.Adam(
+            [
+                {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
+                for (rate, decay), tensors in merged.items()
+            ],
+            fused=self.x.device.type in ("cpu", "cuda"),
+        )
 
 
 def log_likelihood(model: MaskedModel, table: Table, seed: int, samples: int) -> Tensor:
@@ -246,19 +309,17 @@ def predict(
     A draw is then a function of one row; with random numbers of its own, the prediction for a row
     would depend on its position in the batch.
     """
-    method = copy.copy(model.method)
-    draw_own = method.draw
 
     def draw(site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         if site == 0 and trajectory.given is None:
             trajectory.noise = _SharedNoise(trajectory.noise)
-        return draw_own(site, activation, trajectory)
+        return model.method.draw(site, activation, trajectory)
 
-    method.draw = draw  # type: ignore[method-assign]
-    sharing = MaskedModel(model.backbone, method, model.likelihood, model.spec, validate=False)
     parameter = next(model.parameters())
     rows = torch.tensor(x, dtype=parameter.dtype, device=parameter.device)
-    return sharing.predict(rows, samples=samples, generator=generator, return_masks=return_masks)
+    runner = Runner(model.backbone, model.sites, model.spec, (rows,), {})
+    seeds = random.draw_seeds(samples, generator)
+    return draw_predictive(model, runner, seeds, draw=draw, return_masks=return_masks)
 
 
 class _SharedNoise(Noise):
@@ -283,37 +344,16 @@ def pooled(
     """Predict scaled rows with all chains; each gives a share of the samples by its weight."""
     counts = shares(weights.tolist(), samples)
     batches = []
-    for start in range(0, len(x), ROWS):
+    for start in range(0, len(x), AT_A_TIME):
+        rows = x[start : start + AT_A_TIME]
         parts = [
-            predict(
-                chain.model,
-                x[start : start + ROWS],
-                count,
-                random.generator(seed, "predict", number),
-            ).to("cpu")
+            predict(chain.model, rows, count, random.generator(seed, "predict", number)).to("cpu")
             for number, (chain, count) in enumerate(zip(chains, counts, strict=True))
             if count
         ]
         outputs = torch.cat([part.outputs for part in parts])
         batches.append(Predictive(outputs, parts[0].likelihood))
     return Predictive.join(batches)
-
-
-def weigh(evidence: Floats, temper: float) -> Floats:
-    """Weights of chains: the softmax of their tempered validation log-likelihoods.
-
-    Chains have equal weights if there are no validation rows (NaN in ``evidence``) or ``temper``
-    is 0.
-
-    Examples:
-        >>> weigh(np.array([-10.0, -10.0 - np.log(3)]), 1.0)
-        array([0.75, 0.25])
-    """
-    if not temper or not np.isfinite(evidence).all():
-        return np.full(len(evidence), 1 / len(evidence))
-    weights: Floats = np.exp(temper * (evidence - evidence.max()))
-    weights /= weights.sum()
-    return weights
 
 
 def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tensor:
@@ -324,39 +364,25 @@ def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tens
 
 
 @contextmanager
-def progress(chains: int, show: bool) -> Iterator[Callable[[int], Report]]:
-    """Show one progress bar over the epochs of all chains; yields a ``Report`` by chain number."""
+def progress_bar(chains: int, show: bool) -> Iterator[Report]:
+    """Show one progress bar over the epochs of all chains; yields what reports an epoch to it."""
     if not show:
-        yield lambda number: lambda epochs, history: None
+        yield lambda *_: None
         return
     rich = require("rich.progress", extra="sklearn", purpose="verbose=True")
-    with rich.Progress(
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(bar_width=12),
-        rich.TaskProgressColumn(),
-        rich.TimeElapsedColumn(),
-        rich.TimeRemainingColumn(),
-    ) as bar:
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=12),
+        rich.TaskProgressColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn(),
+    )  # fmt: skip
+    with rich.Progress(*columns) as bar:
         task = bar.add_task("training", total=chains)
 
-        def reporter(number: int) -> Report:
-            def report(epochs: int, history: History) -> None:
-                text = f"chain {number + 1}/{chains} {describe(epochs, history)}"
-                bar.update(task, completed=number + len(history) / epochs, description=text)
+        def report(number: int, epochs: int, history: History) -> None:
+            text = f"chain {number + 1}/{chains} epoch {len(history)}/{epochs}"
+            text += f" loss {history[-1]['train_nll']:.3f}"
+            valid = [numbers["valid_nll"] for numbers in history if "valid_nll" in numbers]
+            text += f" valid {valid[-1]:.3f} (best {min(valid):.3f})" if valid else ""
+            bar.update(task, completed=number + len(history) / epochs, description=text)
 
-            return report
-
-        yield reporter
+        yield report
         bar.update(task, completed=chains)
-
-
-def describe(epochs: int, history: History) -> str:
-    """State of a training run in one line.
-
-    Examples:
-        >>> describe(9, [{"train_nll": 0.5, "valid_nll": 0.4}, {"train_nll": 0.3}])
-        'epoch 2/9 loss 0.300 valid 0.400 (best 0.400)'
-    """
-    text = f"epoch {len(history)}/{epochs} loss {history[-1]['train_nll']:.3f}"
-    valid = [numbers["valid_nll"] for numbers in history if "valid_nll" in numbers]
-    return text + (f" valid {valid[-1]:.3f} (best {min(valid):.3f})" if valid else "")

@@ -20,7 +20,7 @@ from gflowout.core.likelihoods import Binary, Categorical, Gaussian
 from gflowout.core.predictive import Predictive
 from gflowout.integrations.sklearn import tabular
 from gflowout.integrations.sklearn.base import Estimator
-from gflowout.integrations.sklearn.tabular import Floats
+from gflowout.integrations.sklearn.tabular import Floats, Table
 
 MOST_REPEATED = 10
 """Mean sample weight above which weights were probably not meant as repetitions of rows."""
@@ -105,15 +105,12 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         table = tabular.distinct(x, codes[:, None].astype(np.float64), weight)
         if self.class_weight is not None:
-            sums = np.bincount(table.y[:, 0].astype(int), weights=table.weight).astype(float)
-            balanced = tabular.balance(table.y[:, 0], table.weight, self._class_weights(sums))
-            used = balanced > 0
-            table = tabular.Table(table.x[used], table.y[used], balanced[used])
+            table = self._balanced(table)
         count = len(self.classes_)
         if count == 2:
-            self._fit(x, table, Binary, 1)
+            self._fit(table, Binary, 1)
         else:
-            self._fit(x, table, partial(Categorical, count), count)
+            self._fit(table, partial(Categorical, count), count)
         return self
 
     def predict_proba(self, X: Any) -> Floats:  # noqa: N803
@@ -153,24 +150,28 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         }
         return {name: score.double().numpy() for name, score in scores.items()}
 
-    def _class_weights(self, sums: Floats) -> Floats:
-        """Weight of every class, given the sum of the sample weights of every class."""
+    def _balanced(self, table: Table) -> Table:
+        """The rows with weights times those of their classes; the sum does not change."""
         given = self.class_weight
+        codes = table.y[:, 0].astype(np.int64)
+        sums = np.bincount(codes, weights=table.weight).astype(float)
         if given == "balanced":
-            balanced: Floats = sums.sum() / (len(sums) * sums)
-            return balanced
-        if not isinstance(given, Mapping):
+            classes = sums.sum() / (len(sums) * sums)
+        elif isinstance(given, Mapping):
+            unknown = [label for label in given if label not in self.classes_]
+            if unknown:
+                raise ValueError(
+                    f"class_weight names {unknown[0]!r}, which is not among the classes "
+                    f"{self.classes_.tolist()}"
+                )
+            classes = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], float)
+            if not (np.isfinite(classes).all() and (classes >= 0).all() and classes.any()):
+                raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
+        else:
             raise ValueError(f"class_weight must be 'balanced', a dict or None, got {given!r}")
-        unknown = [label for label in given if label not in self.classes_]
-        if unknown:
-            raise ValueError(
-                f"class_weight names {unknown[0]!r}, which is not among the classes "
-                f"{self.classes_.tolist()}"
-            )
-        weights = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], dtype=float)
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-            raise ValueError(f"class_weight must hold finite weights >= 0, got {given!r}")
-        return weights
+        weight = table.weight * classes[codes]
+        weight *= table.weight.sum() / weight.sum()
+        return Table(table.x, table.y, weight).take(np.flatnonzero(weight))
 
 
 class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -208,7 +209,7 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         targets = y.reshape(len(y), -1).astype(np.float64)
         table = tabular.distinct(x, targets, _weights(sample_weight, x))
         count = targets.shape[1]
-        self._fit(x, table, partial(Gaussian, count), count)
+        self._fit(table, partial(Gaussian, count), count)
         return self
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803

@@ -17,16 +17,7 @@ from gflowout.core.units import Units
 def number_of(name: str, feature: Any, names: Sequence[str] | None, count: int) -> int:
     """Number of a feature that the argument ``name`` gives by column name or by number.
 
-    ``names`` are the column names, ``None`` if the training data had none; ``count`` is the number
-    of features.
-
-    Examples:
-        >>> number_of("always", "age", ["sex", "age"], 2)
-        1
-        >>> number_of("always", 2, None, 2)
-        Traceback (most recent call last):
-            ...
-        ValueError: always must name features by numbers from 0 to 1, got 2
+    ``names`` are the column names, if the training data had any, of the ``count`` features.
     """
     if isinstance(feature, str):
         if names is None:
@@ -56,15 +47,8 @@ def units_of(
 ) -> Units:
     """Units of the input from the arguments ``groups``, ``always`` and ``keep`` of an estimator.
 
-    Args:
-        groups: Lists of features that are masked together, or ``None``.
-        always: Features that are never masked, or ``None``.
-        keep: Prior keep rate: one number, one per feature, or a mapping from features; or ``None``.
-        names: Column names, if the training data had any.
-        count: Number of features.
-        prior_keep: Rate of features that a mapping leaves out.
-        sparsity: What the prior will charge for every feature in the end. Rates of the user are
-            those after this charge, so they start higher.
+    ``prior_keep`` is the rate of features that a mapping ``keep`` leaves out. Rates of the user are
+    those after the prior's final charge of ``sparsity`` for every feature, so they start higher.
 
     Examples:
         >>> units_of([["b", "c"]], ["a"], {"b": 0.5}, ["a", "b", "c", "d"], 4, 0.1)
@@ -74,7 +58,13 @@ def units_of(
     def shown(number: int) -> str:
         return str(number) if names is None else repr(names[number])
 
-    grouped = _grouped(groups, names, count)
+    groups = [] if groups is None else groups
+    lists = list(groups) if is_list(groups) else [groups]
+    if not all(map(is_list, lists)):
+        raise TypeError(
+            f'groups must be a list of lists of features, such as [["a", "b"]], got {groups!r}'
+        )
+    grouped = [_numbers("groups", group, names, count) for group in lists]
     kept = [] if always is None else _numbers("always", always, names, count)
     seen: set[int] = set()
     for number in (number for group in grouped for number in group):
@@ -94,7 +84,7 @@ def units_of(
             )
         given = dict(enumerate(keep))
     else:
-        rate = None if keep is None else rate_before("keep", keep, sparsity)
+        rate = None if keep is None else rate_before(keep, sparsity)
         return Units(groups=grouped, keep=rate, always=kept)
     rates = np.full(count, 0.5 if prior_keep is None else prior_keep)
     for group in [*grouped, *([number] for number in range(count) if number not in seen)]:
@@ -104,20 +94,8 @@ def units_of(
             raise ValueError(f"keep must be the same within a group, got {listed}")
         for rate in own.values():
             # The rate of a feature that is always kept has no effect: a list may say 1.
-            rates[group] = 0.5 if group[0] in kept else rate_before("keep", rate, sparsity)
+            rates[group] = 0.5 if group[0] in kept else rate_before(rate, sparsity)
     return Units(groups=grouped, keep=tuple(float(rate) for rate in rates), always=kept)
-
-
-def _grouped(groups: Any, names: Sequence[str] | None, count: int) -> list[list[int]]:
-    """Groups by numbers."""
-    if groups is None:
-        return []
-    lists = list(groups) if is_list(groups) else [groups]
-    if not all(map(is_list, lists)):
-        raise TypeError(
-            f'groups must be a list of lists of features, such as [["a", "b"]], got {groups!r}'
-        )
-    return [_numbers("groups", group, names, count) for group in lists]
 
 
 def _numbers(name: str, features: Any, names: Sequence[str] | None, count: int) -> list[int]:
@@ -140,16 +118,11 @@ def is_list(value: Any) -> bool:
     return hasattr(value, "__iter__") and not isinstance(value, str)
 
 
-def rate_before(name: str, rate: Any, sparsity: float) -> float:
-    """The keep rate that becomes ``rate`` once the prior charges ``sparsity``.
-
-    Examples:
-        >>> round(rate_before("keep", 0.5, math.log(3)), 3)
-        0.75
-    """
+def rate_before(rate: Any, sparsity: float) -> float:
+    """The rate of ``keep`` that becomes ``rate`` once the prior charges ``sparsity``."""
     if rate == 1:
-        raise ValueError(f"{name} must be below 1, got 1; name features that must stay in always")
-    rate = checks.number(name, rate, low=0, high=1, open_low=True, open_high=True)
+        raise ValueError("keep must be below 1, got 1; name features that must stay in always")
+    rate = checks.number("keep", rate, low=0, high=1, open_low=True, open_high=True)
     return rate if not sparsity else 1 / (1 + math.exp(-policy.logit(rate) - sparsity))
 
 

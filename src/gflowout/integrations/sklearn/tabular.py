@@ -20,17 +20,11 @@ MOST_VISITS = 20
 
 @dataclass(frozen=True)
 class Table:
-    """Distinct rows of a training set.
+    """Distinct rows of a training set."""
 
-    Attributes:
-        x: Features, [rows, features].
-        y: Targets, [rows, outputs]; a class is its number.
-        weight: How often each row counts, [rows]; positive.
-    """
-
-    x: Floats
-    y: Floats
-    weight: Floats
+    x: Floats  # features, [rows, features]
+    y: Floats  # targets, [rows, outputs]; a class is its number
+    weight: Floats  # how often each row counts, [rows]; positive
 
     def __len__(self) -> int:
         return len(self.x)
@@ -50,14 +44,7 @@ class Table:
 
 
 def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
-    """Join equal rows, adding their weights, and drop those of weight 0; none is negative.
-
-    Examples:
-        >>> x, y = np.array([[2.0], [1.0], [2.0], [3.0]]), np.zeros((4, 1))
-        >>> table = distinct(x, y, np.array([1.0, 1.0, 0.5, 0.0]))
-        >>> sorted(zip(table.x[:, 0].tolist(), table.weight.tolist()))
-        [(1.0, 1.0), (2.0, 1.5)]
-    """
+    """Join equal rows, adding their weights, and drop those of weight 0; none is negative."""
     used = weight > 0
     # Adding 0 makes 0 of -0, whose bytes differ.
     joined = np.ascontiguousarray(np.hstack([x[used], y[used]]).astype(np.float64) + 0.0)
@@ -75,12 +62,6 @@ def folds(y: Floats, count: int, rng: np.random.RandomState, classes: bool) -> I
     Rows are dealt out in the order of their targets, those of equal targets in random order. If
     targets are classes, one row of every class is in no fold (-1), so that no class is ever missing
     from the training rows.
-
-    Examples:
-        >>> y = np.array([[0.0]] * 5 + [[1.0]] * 3)
-        >>> fold = folds(y, 2, np.random.RandomState(0), classes=True)
-        >>> [sorted(fold[y[:, 0] == label].tolist()) for label in (0, 1)]
-        [[-1, 0, 0, 1, 1], [-1, 0, 1]]
     """
     order = np.lexsort((rng.permutation(len(y)), y[:, 0]))
     if classes:
@@ -96,10 +77,6 @@ def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
 
     A systematic sample: a row of weight w > 0 occurs floor(w) or ceil(w) times, w on average. Rows
     of weight 1 occur once each.
-
-    Examples:
-        >>> sorted(visits(np.array([1.0, 3.0]), 4, np.random.RandomState(0)).tolist())
-        [0, 1, 1, 1]
     """
     count = max(1, round(min(total, MOST_VISITS * len(weight))))
     ends = np.cumsum(weight) * (count / weight.sum())
@@ -111,48 +88,23 @@ def visits(weight: Floats, total: float, rng: np.random.RandomState) -> Ints:
 
 @dataclass(frozen=True)
 class Scale:
-    """Location and scale of columns.
+    """Location and scale of columns."""
 
-    Attributes:
-        mean: [columns].
-        deviation: [columns]; 1 where a column is constant.
-    """
-
-    mean: Floats
-    deviation: Floats
+    mean: Floats  # [columns]
+    deviation: Floats  # [columns]; 1 where a column is constant
 
     @classmethod
-    def of(cls, values: Floats, weight: Floats) -> Scale:
-        """Weighted mean and standard deviation.
-
-        Examples:
-            >>> Scale.of(np.array([[0.0], [4.0]]), np.array([3.0, 1.0]))
-            Scale(mean=array([1.]), deviation=array([1.73205081]))
-        """
+    def of(cls, values: Floats, weight: Floats, learned: bool = True) -> Scale:
+        """Weighted mean and standard deviation; unless ``learned``, those that change nothing."""
+        if not learned:
+            return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
         mean = np.average(values, axis=0, weights=weight)
         deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
         # The rounding error of a constant column is no scale.
         constant = deviation <= 1e-12 * np.maximum(1e-300, np.abs(mean))
         return cls(mean, np.where(constant, 1.0, deviation))
 
-    @classmethod
-    def none(cls, columns: int) -> Scale:
-        """Values as they are."""
-        return cls(np.zeros(columns), np.ones(columns))
-
     def apply(self, values: Floats) -> Floats:
         """Subtract the mean, divide by the deviation."""
         scaled: Floats = (values - self.mean) / self.deviation
         return scaled
-
-
-def balance(y: Floats, weight: Floats, classes: Floats) -> Floats:
-    """Weights [rows] times the weights of their classes ``y`` [rows]; the sum does not change.
-
-    Examples:
-        >>> balance(np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([1.0, 4.0]))
-        array([0.5, 0.5, 2. ])
-    """
-    weighted: Floats = weight * classes[y.astype(np.int64)]
-    weighted *= weight.sum() / weighted.sum()
-    return weighted
