@@ -6,6 +6,7 @@ on a small table.
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +22,10 @@ from gflowout.backbones.mlp import MLP
 from gflowout.core import random
 from gflowout.core.ensemble import shares
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
-from gflowout.core.model import MaskedModel, draw_predictive
+from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
 from gflowout.core.optional import require
 from gflowout.core.predictive import Predictive
-from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
@@ -309,17 +309,19 @@ def predict(
     A draw is then a function of one row; with random numbers of its own, the prediction for a row
     would depend on its position in the batch.
     """
+    method = copy.copy(model.method)
+    draw_own = method.draw
 
     def draw(site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         if site == 0 and trajectory.given is None:
             trajectory.noise = _SharedNoise(trajectory.noise)
-        return model.method.draw(site, activation, trajectory)
+        return draw_own(site, activation, trajectory)
 
+    method.draw = draw  # type: ignore[method-assign]
+    sharing = MaskedModel(model.backbone, method, model.likelihood, model.spec, validate=False)
     parameter = next(model.parameters())
     rows = torch.tensor(x, dtype=parameter.dtype, device=parameter.device)
-    runner = Runner(model.backbone, model.sites, model.spec, (rows,), {})
-    seeds = random.draw_seeds(samples, generator)
-    return draw_predictive(model, runner, seeds, draw=draw, return_masks=return_masks)
+    return sharing.predict(rows, samples=samples, generator=generator, return_masks=return_masks)
 
 
 class _SharedNoise(Noise):
