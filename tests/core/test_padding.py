@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -293,7 +294,8 @@ def test_bad_values() -> None:
     with pytest.raises(ValueError, match=r"down to -inf: a mask that is added"):
         model.predict(given["x"], given["mask"].float().log())
     unequal = wrapped(net="parted")
-    unequal.backbone.forward = lambda x, mask: Parted.forward(unequal.backbone, x)
+    without_mask = MethodType(lambda self, x, mask: Parted.forward(self, x), unequal.backbone)
+    unequal.backbone.forward = without_mask
     with pytest.raises(ValueError, match=r"axis 1 must have the 7 positions of the padding"):
         unequal.predict(given["x"], given["mask"][:, :7])
 

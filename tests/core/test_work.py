@@ -30,7 +30,6 @@ from gflowout.bench.work import (
 )
 from gflowout.core import runner as drawing
 from gflowout.core.noise import Noise
-from gflowout.core.prefix_cache import prefix_once
 from gflowout.core.shared_product import SharedProduct
 
 FILE = Path(__file__).parents[1] / "work.json"
@@ -211,7 +210,7 @@ class TestMutations:
         """Neither parting at the first site nor keeping what is before it."""
         never = property(lambda _: False, lambda *_: None)
         monkeypatch.setattr(drawing.CallSpec, "parts_at_first_site", never)
-        monkeypatch.setattr(drawing, "prefix_once", lambda *args: prefix_once(*args[:3], False))
+        monkeypatch.setattr(drawing, "Prefix", lambda spec: None)
         assert "flops: " in self.grown(kept, "mlp-predict", "mc")
         assert self.found("mlp-predict", "mc").rows["hidden.0.linear"] == DRAWS * 128
 

@@ -1,17 +1,12 @@
 """Masks applied at every site while a backbone runs.
 
-Hooks exist only while a pass runs, so a backbone at rest is untouched: it can be copied, pickled,
-unwrapped or called on its own. What a pass changes beyond that (eval mode, PyTorch's fused
-attention) belongs to the whole process, and passes run in any number of threads.
+Hooks are set on a view of the backbone (:mod:`gflowout.core.view`), never on the backbone itself.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,93 +14,173 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.sites import DROPOUTS, INPUT, Site
+from gflowout.core.view import View, set_training
 
 Visit = Callable[[int, Tensor], Tensor]
 """``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
 
+_FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Modules with a fast path that calls none of their submodules, so that no mask would act there."""
 
-@contextlib.contextmanager
-def masked_pass(
-    backbone: nn.Module, sites: Sequence[Site], visit: Visit, copies: int = 1, parting: bool = False
-) -> Iterator[None]:
-    """Apply ``visit`` at every site while the backbone runs inside the ``with`` block.
 
-    Hooks act only in the thread that opened the block, so several threads can predict with one
-    model at the same time. On a clean exit, a site that did not run is an error. The pass is over
-    ``copies`` of the batch; if ``parting``, one of them serves all up to the first site.
+class MaskedBackbone:
+    """A view of a backbone that asks for a mask at every site.
+
+    Args:
+        backbone: The module that holds the sites; it does not change.
+        sites: In execution order.
+        whole: Whether all modules of the view are copies, which may be changed further.
+
+    Attributes:
+        view: The module to call; see :meth:`__call__` for passes under masks.
     """
-    masking = _Masking(backbone, sites, visit, copies, parting)
-    handles, dropouts = [], []
-    for index, site in enumerate(sites):
-        if site.name == INPUT:
-            hook = partial(masking.input_hook, index)
-            handles.append(backbone.register_forward_pre_hook(hook, with_kwargs=True))
-            continue
-        module = backbone.get_submodule(site.name)
-        if isinstance(module, DROPOUTS):
-            dropouts.append(module)
-        handles.append(module.register_forward_hook(partial(masking.output_hook, index)))
-    resting = _modes.rest(dropouts)  # our masks stand in for their own
-    _modes.stop_fastpath()
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        _modes.wake(resting)
-        _modes.allow_fastpath()
-    if masking.done < len(sites):
-        raise ValueError(f"site {sites[masking.done].name!r} did not run in the forward pass")
+
+    def __init__(self, backbone: nn.Module, sites: Sequence[Site], whole: bool = False) -> None:
+        changes = {part for part in backbone.modules() if whole or isinstance(part, _FUSED)}
+        for site in sites:
+            changes.add(backbone if site.name == INPUT else backbone.get_submodule(site.name))
+        self._shared = View(backbone, changes)
+        self.view = self._shared.root
+        for part in self.view.modules():
+            if isinstance(part, _FUSED):
+                _stop_fast_path(part)
+        self._pass = _Pass(sites, [_read_by_linear(backbone, site) for site in sites])
+        for index, site in enumerate(sites):
+            if site.name == INPUT:
+                hook = self._pass.input_hook(index)
+                self.view.register_forward_pre_hook(hook, with_kwargs=True)
+                continue
+            module = self.view.get_submodule(site.name)
+            if isinstance(module, DROPOUTS):
+                set_training(module, False)  # our masks stand in for its own
+            module.register_forward_hook(self._pass.output_hook(index))
+
+    def __call__(
+        self,
+        args: Any,
+        kwargs: Any,
+        visit: Visit = lambda index, activation: activation,
+        copies: int = 1,
+        parting: bool = False,
+    ) -> Any:
+        """Run the backbone with the masks that ``visit`` gives for the sites' activations.
+
+        Args:
+            args: Positional arguments of the backbone.
+            kwargs: Keyword arguments of the backbone.
+            visit: Gives the mask for a site's activation.
+            copies: Copies of the batch that the pass is over.
+            parting: Whether these part at the first site, up to which a single one serves all.
+        """
+        self._pass.start(visit, copies, parting)
+        self._shared.ready()
+        try:
+            output = self.view(*args, **kwargs)
+        finally:
+            self._pass.stop()
+            self._shared.hand_back()
+        self._pass.check()
+        return output
 
 
-@dataclass(eq=False)
-class _Masking:
-    """The hooks of one pass; for the fields see :func:`masked_pass`."""
+class _Pass:
+    """Masks of the pass that runs. It does not refer to the view, whose hooks refer to it."""
 
-    backbone: nn.Module
-    sites: Sequence[Site]
-    visit: Visit
-    copies: int
-    parting: bool
-    done: int = 0
-    thread: int = field(default_factory=threading.get_ident)
+    def __init__(self, sites: Sequence[Site], read_by_linear: Sequence[bool]) -> None:
+        self._sites = sites
+        self._read_by_linear = read_by_linear
+        self._masks: list[Tensor | None] = []  # None where gradients were off
+        self._visit: Visit | None = None
 
-    def output_hook(self, index: int, module: nn.Module, args: Any, output: Any) -> Any:
-        if threading.get_ident() != self.thread:
-            return None
-        activation = main_tensor(output, self.sites[index].name)
-        return _replace_main(output, self._mask(index, activation))
+    def start(self, visit: Visit, copies: int, parting: bool) -> None:
+        self._masks = []
+        self._visit, self._copies, self._parting = visit, copies, parting
 
-    def input_hook(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if threading.get_ident() != self.thread:
-            return None
-        path, activation = input_tensor(args, kwargs)
-        masked = self._mask(index, activation)
-        return tree.map_tensors(lambda at, tensor: masked if at == path else tensor, (args, kwargs))
+    def stop(self) -> None:
+        self._visit = None
+
+    def check(self) -> None:
+        """Raise if a site did not run."""
+        if len(self._masks) < len(self._sites):
+            name = self._sites[len(self._masks)].name
+            raise ValueError(f"site {name!r} did not run in the forward pass")
+
+    def output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            activation = main_tensor(output, self._sites[index].name)
+            return _replace_main(output, self._mask(index, activation))
+
+        return hook
+
+    def input_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            path, activation = input_tensor(args, kwargs)
+            masked = self._mask(index, activation)
+            return tree.map_tensors(
+                lambda at, tensor: masked if at == path else tensor, (args, kwargs)
+            )
+
+        return hook
 
     def _mask(self, index: int, activation: Tensor) -> Tensor:
-        site = self.sites[index]
-        if index < self.done:
+        if self._visit is None:
+            return self._mask_again(index, activation)
+        site, done = self._sites[index], len(self._masks)
+        if index < done:
             raise ValueError(
                 f"site {site.name!r} ran twice in one forward pass: give each place a submodule of "
                 "its own (an nn.Identity will do) and name those"
             )
-        if index > self.done:
+        if index > done:
             raise ValueError(
-                f"site {self.sites[self.done].name!r} did not run before {site.name!r}, as it "
+                f"site {self._sites[done].name!r} did not run before {site.name!r}, as it "
                 "did with `example`: sites must run in the same order in every pass"
             )
         site.check(activation)
-        self.done += 1
-        mask = self.visit(index, activation)
-        parting = self.parting and index == 0
-        lazy = parting and not torch.is_grad_enabled() and self._read_by_linear(site)
-        return site.apply(activation, mask, self.copies, parting, lazy)
+        with _kept():
+            mask = self._visit(index, activation)
+        self._masks.append(mask if torch.is_grad_enabled() else None)
+        return self._apply(index, activation, mask)
 
-    def _read_by_linear(self, site: Site) -> bool:
-        if site.consumer is None:
-            return False
-        return type(self.backbone.get_submodule(site.consumer)) is nn.Linear
+    def _mask_again(self, index: int, activation: Tensor) -> Tensor:
+        """Activation checkpointing runs a part of the pass again, for its gradients."""
+        mask = self._masks[index]
+        if mask is None:
+            raise RuntimeError(
+                f"site {self._sites[index].name!r} is inside activation checkpointing with "
+                "use_reentrant=True, whose gradients would miss the mask's: pass "
+                "use_reentrant=False to torch.utils.checkpoint (Hugging Face: model."
+                'gradient_checkpointing_enable({"use_reentrant": False}))'
+            )
+        return self._apply(index, activation, mask)
+
+    def _apply(self, index: int, activation: Tensor, mask: Tensor) -> Tensor:
+        parting = self._parting and index == 0
+        lazy = parting and not torch.is_grad_enabled() and self._read_by_linear[index]
+        return self._sites[index].apply(activation, mask, self._copies, parting, lazy)
+
+
+def _read_by_linear(backbone: nn.Module, site: Site) -> bool:
+    return site.consumer is not None and type(backbone.get_submodule(site.consumer)) is nn.Linear
+
+
+def _stop_fast_path(module: nn.Module) -> None:
+    """Keep a module of the view off its fused path."""
+    if isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = False
+    elif isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0
+    elif isinstance(module, nn.MultiheadAttention) and not module.training:
+        # Its mode decides on dropout and on the fused path, and on nothing else.
+        set_training(module, True)
+        module.dropout = 0.0
+
+
+def _kept() -> AbstractContextManager[Any]:
+    """Keep what drawing a mask saves for its gradients: it is not drawn again in a checkpoint."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def main_tensor(output: Any, name: str) -> Tensor:
@@ -136,72 +211,3 @@ def input_tensor(args: Any, kwargs: Any) -> tuple[str, Tensor]:
         if tensor.is_floating_point():
             return path, tensor
     raise TypeError('site "input" needs a floating-point tensor among the inputs, found none')
-
-
-@contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module in eval mode without calling its ``train`` methods, and back again."""
-    resting = _modes.rest(module.modules())
-    try:
-        yield
-    finally:
-        _modes.wake(resting)
-
-
-class _Modes:
-    """State outside a pass that passes change while they run, in any number of threads.
-
-    The first pass in changes it and the last one out restores it, so that a thread that is done
-    does not disturb one that is still running.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._resting: dict[nn.Module, int] = {}  # only while they rest
-        self._passes = 0
-        self._fastpath = True
-
-    def rest(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
-        """Put modules in eval mode, one by one; return those that :meth:`wake` is to restore."""
-        with self._lock:
-            taken = [module for module in modules if module.training or module in self._resting]
-            for module in taken:
-                self._resting[module] = self._resting.get(module, 0) + 1
-                _set_training(module, False)
-        return taken
-
-    def wake(self, modules: Iterable[nn.Module]) -> None:
-        """Put modules back in train mode unless another pass still needs them at rest."""
-        with self._lock:
-            for module in modules:
-                self._resting[module] -= 1
-                if self._resting[module] == 0:
-                    del self._resting[module]
-                    _set_training(module, True)
-
-    def stop_fastpath(self) -> None:
-        """Keep nn.TransformerEncoder off its fused path, which calls no submodule: no masks."""
-        with self._lock:
-            if self._passes == 0:
-                self._fastpath = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            self._passes += 1
-
-    def allow_fastpath(self) -> None:
-        """Allow it again, as before, once no pass is left."""
-        with self._lock:
-            self._passes -= 1
-            if self._passes == 0:
-                torch.backends.mha.set_fastpath_enabled(self._fastpath)
-
-
-_modes = _Modes()  # of this process
-
-
-def _set_training(module: nn.Module, value: bool) -> None:
-    # nn.Module looks whether the value is a parameter, a module or a buffer: most of the time that
-    # a small prediction would spend here.
-    if type(module).__setattr__ is nn.Module.__setattr__:
-        module.__dict__["training"] = value
-    else:
-        module.training = value

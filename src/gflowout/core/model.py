@@ -17,7 +17,6 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from gflowout.core import checks
 from gflowout.core.call import CallSpec
-from gflowout.core.hooks import evaluating
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Method
@@ -27,6 +26,7 @@ from gflowout.core.random import draw_seeds
 from gflowout.core.runner import Runner, Scorer, given_masks
 from gflowout.core.sites import INPUT, Site
 from gflowout.core.trajectory import Trajectory
+from gflowout.core.view import evaluating
 
 PREFIX = "gflowout"
 """Where a wrapped model's state_dict keeps what wrapping added."""
@@ -167,10 +167,13 @@ class MaskedModel(nn.Module):
         with (
             torch.inference_mode(False),
             torch.no_grad(),
-            evaluating(self),
+            evaluating(self) as resting,
             runner.own_random_state(),
         ):
-            outputs, kept = runner.sample(self.method, distinct, chunk, given or None, return_masks)
+            runner.backbone = resting.backbone
+            outputs, kept = runner.sample(
+                resting.method, distinct, chunk, given or None, return_masks
+            )
             if self.validate and bool(outputs.isnan().any()):
                 runner.call.check_nan()
             self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name

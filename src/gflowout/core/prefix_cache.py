@@ -7,9 +7,7 @@ in the others. Module calls are what is skipped: the code between them runs as i
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,9 +15,6 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.call import CallSpec
-from gflowout.core.sites import INPUT, Site
-
-_prefix_lock = threading.Lock()
 
 
 class _Call:
@@ -53,10 +48,8 @@ class _Call:
 class Prefix:
     """Outputs of the modules that finish before the first mask, kept from the first pass on."""
 
-    def __init__(self, spec: CallSpec, active: bool) -> None:
-        self.active = active
+    def __init__(self, spec: CallSpec) -> None:
         self._spec = spec
-        self._thread = threading.get_ident()
         self._records: list[tuple[str, _Call]] = []
         self._queues: dict[str, list[_Call]] | None = None
         self._pending: dict[str, Iterator[_Call]] = {}  # in this pass
@@ -64,20 +57,30 @@ class Prefix:
         self._inside = False  # a module that runs again as a whole
         self._copies = 1
 
+    def attach(self, view: nn.Module) -> None:
+        """Stand in for the modules of a view whose modules are all copies."""
+        for name, module in view.named_modules():
+            if name and not isinstance(module, torch.jit.ScriptModule):
+                module.__dict__["forward"] = functools.partial(self.call, name, module.forward)
+
+    def detach(self, view: nn.Module) -> None:
+        """Undo :meth:`attach`, so that nothing is kept alive by itself."""
+        for _, module in view.named_modules():
+            module.__dict__.pop("forward", None)
+
     def start(self, copies: int) -> None:
         """Begin a pass over ``copies`` copies of the batch."""
         self._copies = copies
-        self._open = self.active and self._queues is None
+        self._open = self._queues is None
         self._pending = {name: iter(calls) for name, calls in (self._queues or {}).items()}
 
-    def close(self, *_: Any) -> None:
+    def close(self) -> None:
         """The first mask is about to be drawn: nothing after this is common to all draws."""
-        if threading.get_ident() == self._thread:
-            self._open = False
+        self._open = False
 
     def stop(self) -> None:
         """End a pass; after the first, decide what can be handed out and how."""
-        if self.active and self._queues is None:
+        if self._queues is None:
             self._queues = {}
             for name, call in self._records:
                 call.settle()
@@ -86,7 +89,7 @@ class Prefix:
 
     def call(self, name: str, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Stand in for a module's ``forward``."""
-        if self._inside or threading.get_ident() != self._thread:
+        if self._inside:
             return forward(*args, **kwargs)
         if self._open:
             return self._record(name, forward, args, kwargs)
@@ -116,41 +119,6 @@ class Prefix:
                 del self._records[before:]
             self._records.append((name, call))
         return output
-
-
-@contextmanager
-def prefix_once(
-    backbone: nn.Module, sites: Sequence[Site], spec: CallSpec, several: bool
-) -> Iterator[Prefix]:
-    """Within the block, let modules before the first mask run in the first pass only.
-
-    Only one thread at a time gets this, and only if there are ``several`` passes; others run every
-    pass in full, with the same results.
-    """
-    with ExitStack() as stack:
-        active = several and bool(sites) and _prefix_lock.acquire(blocking=False)
-        prefix = Prefix(spec, active)
-        if active:
-            stack.callback(_prefix_lock.release)
-            for name, module in backbone.named_modules():
-                if name and not isinstance(module, torch.jit.ScriptModule):
-                    stack.callback(_set_forward, module, module.__dict__.get("forward"))
-                    _set_forward(module, functools.partial(prefix.call, name, module.forward))
-            first = sites[0].name
-            if first == INPUT:
-                handle = backbone.register_forward_pre_hook(prefix.close)
-            else:
-                handle = backbone.get_submodule(first).register_forward_hook(prefix.close)
-            stack.callback(handle.remove)
-        yield prefix
-
-
-def _set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
-    """Let a module call this function, or, with ``None``, its class's own ``forward`` again."""
-    if forward is None:
-        del module.__dict__["forward"]
-    else:
-        module.__dict__["forward"] = forward
 
 
 def _versions(value: Any) -> list[tuple[Tensor, int]]:

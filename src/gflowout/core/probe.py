@@ -15,10 +15,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from gflowout.core import checks, tree
-from gflowout.core.call import Args, Call, CallSpec, Kwargs, first_size, logits_of, real_positions
-from gflowout.core.hooks import masked_pass
+from gflowout.core.call import Args, Call, CallSpec, Kwargs, first_size, real_positions
 from gflowout.core.sites import DROPOUTS, INPUT, Site
-from gflowout.core.trace import Trace, close, doubled_call, quiet, trace_call
+from gflowout.core.trace import (
+    Trace,
+    close,
+    masked_call,
+    padded_call,
+    trace_call,
+    unused_sites,
+)
 from gflowout.core.units import Units, keep_rates, layout_of
 
 _MOST_CANDIDATES = 4
@@ -55,6 +61,16 @@ def learn(
         _with_consumer(_site(name, shape, units, batch, call.backbone, doubled), shape, readers)
         for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
     ]
+    for site in unused_sites(call, sites, trace.output):
+        recurrent = site.name != INPUT and isinstance(
+            call.backbone.get_submodule(site.name), nn.RNNBase
+        )
+        raise ValueError(
+            f"site {site.name!r} has no influence on the output of the backbone: its masks would "
+            "change nothing, and predictions would look certain. Name a submodule whose output the "
+            "result is computed from"
+            + ("; of a recurrent layer the sequence is masked, not the state" if recurrent else "")
+        )
     if padding is not None:
         tokens = real_positions(padding, call.tensors[padding], batch).shape[1]
         sites = [
@@ -223,17 +239,26 @@ def _find_batched(call: Call, trace: Trace) -> tuple[tuple[str, ...], Trace | No
 def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
     """Run the example with other rows added to its batch; return the pass if folding is safe.
 
-    It is if the rows of the example come out as they did alone. Added rows must differ: a network
-    that mixes the batch, with its mean say, would not notice copies.
+    It is if the rows of the example come out as they did alone, whether they come first, last or in
+    the middle: a network may look at fixed rows, such as the nodes of a graph. Added rows must
+    differ: a network that mixes the batch, with its mean say, would not notice copies.
     """
+    batch = len(trace.output)
+
+    def same(output: Tensor, before: int, after: int) -> bool:
+        rows = output[before * batch : (before + 1) * batch]
+        return len(output) == (before + 1 + after) * batch and close(rows, trace.output)
+
     try:
-        second = trace_call(doubled_call(call, batched), {})
+        second = trace_call(padded_call(call, batched), {})
+        if same(second.output, 0, 1) and all(
+            same(masked_call(padded_call(call, batched, before, after)), before, after)
+            for before, after in ((1, 0), (1, 1))
+        ):
+            return second
     except Exception:
         return None
-    batch = len(trace.output)
-    if len(second.output) != 2 * batch or not close(second.output[:batch], trace.output):
-        return None
-    return second
+    return None
 
 
 def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Trace) -> bool:
@@ -243,14 +268,13 @@ def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Tr
     """
     if first.batch_axis != 0:
         return False
-    call = doubled_call(call, batched)
+    call = padded_call(call, batched)
 
     def keep(_: int, activation: Tensor) -> Tensor:
         return activation.new_ones(1, first.units)
 
     try:
-        with masked_pass(call.backbone, [first], keep, copies=3, parting=True):
-            output = logits_of(quiet(call.backbone, call.args, call.kwargs)[0])
+        output = masked_call(call, [first], keep, copies=3)
     except Exception:
         return False
     return close(output, tree.repeat(doubled.output, 3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, logits_of
-from gflowout.core.hooks import masked_pass
+from gflowout.core.hooks import MaskedBackbone
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import DrawMask, Method
 from gflowout.core.noise import Noise, SeededNoise
-from gflowout.core.prefix_cache import prefix_once
+from gflowout.core.prefix_cache import Prefix
 from gflowout.core.sites import Site, weights_by_unit
 from gflowout.core.trajectory import Scored, Trajectory, merge
 
@@ -41,15 +42,23 @@ class Runner:
     def __init__(
         self, backbone: nn.Module, sites: Sequence[Site], spec: CallSpec, args: Args, kwargs: Kwargs
     ) -> None:
-        self.sites, self.spec = sites, spec
+        self.backbone, self.sites, self.spec = backbone, sites, spec
         self.call = BoundCall(backbone, args, kwargs, spec)
         self.call.check()
         self.real = None if spec.padding is None else self.call.real_positions()
+        self._prefix: Prefix | None = None
+
+    @cached_property
+    def _masked(self) -> MaskedBackbone:
+        masked = MaskedBackbone(self.backbone, self.sites, whole=self._prefix is not None)
+        if self._prefix is not None:
+            self._prefix.attach(masked.view)
+        return masked
 
     def run(self, draw: DrawMask, trajectory: Trajectory) -> Any:
         """Run the backbone under masks from ``draw`` and return its output as it comes."""
         trajectory.real = self.real
-        copies, backbone = trajectory.copies, self.call.backbone
+        copies = trajectory.copies
         parting = copies > 1 and self.spec.parts_at_first_site
         entering = 1 if parting else copies
         args, kwargs = self.call.repeated(entering)
@@ -57,14 +66,17 @@ class Runner:
 
         def visit(site: int, activation: Tensor) -> Tensor:
             if site == 0:
+                if self._prefix is not None:
+                    self._prefix.close()
                 trajectory.batch = activation.shape[self.sites[0].batch_axis] // entering
             # Masks are accounted for in full precision, and also inside a part without gradient.
             with torch.set_grad_enabled(learning), _full_precision(activation.device.type):
                 return draw(site, activation, trajectory)
 
         try:
-            with masked_pass(backbone, self.sites, visit, copies, parting):
-                return backbone(*args, **kwargs)
+            # A checkpoint may run parts of a training pass again later: each has its own masks.
+            masked = MaskedBackbone(self.backbone, self.sites) if learning else self._masked
+            return masked(args, kwargs, visit, copies, parting)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             plain = self.call.explain(error)
             if plain is None:
@@ -101,40 +113,44 @@ class Runner:
         most, parts = self._chunk(chunk), self.spec.parts_at_first_site
         several = len(seeds) > (most if parts else 1)
         masks, end = given, 0 if given is None else len(seeds)
-        with prefix_once(self.call.backbone, self.sites, self.spec, several) as prefix:
-            start = offset = 0
-            while start < len(seeds):
-                if start == end:
-                    end = min(start + most * -(-AHEAD // most), len(seeds))
-                    noise = SeededNoise(seeds[start:end], self.call.device)
-                    masks, offset = method.draw_ahead(Trajectory(noise)), start
-                # Unless draws part at the first site, the first pass is a single one, so that the
-                # common layers run on one batch.
-                limit = 1 if start == 0 and prefix.active and not parts else most
-                copies = min(limit, end - start)
-                part = slice(start, start + copies)
-                if masks is None:
-                    trajectory = Trajectory(SeededNoise(seeds[part], self.call.device))
-                else:
-                    rows = slice(start - offset, start - offset + copies)
-                    own = [mask[rows].flatten(0, -2) for mask in masks]
-                    trajectory = Trajectory(Noise(copies=copies), own)
-                if self.spec.random:
-                    torch.manual_seed(seeds[start])
+        prefix = self._prefix = Prefix(self.spec) if several and self.sites else None
+        start = offset = 0
+        while start < len(seeds):
+            if start == end:
+                end = min(start + most * -(-AHEAD // most), len(seeds))
+                noise = SeededNoise(seeds[start:end], self.call.device)
+                masks, offset = method.draw_ahead(Trajectory(noise)), start
+            # Unless draws part at the first site, the first pass is a single one, so that the
+            # common layers run on one batch.
+            limit = 1 if start == 0 and prefix is not None and not parts else most
+            copies = min(limit, end - start)
+            part = slice(start, start + copies)
+            if masks is None:
+                trajectory = Trajectory(SeededNoise(seeds[part], self.call.device))
+            else:
+                rows = slice(start - offset, start - offset + copies)
+                own = [mask[rows].flatten(0, -2) for mask in masks]
+                trajectory = Trajectory(Noise(copies=copies), own)
+            if self.spec.random:
+                torch.manual_seed(seeds[start])
+            if prefix is not None:
                 prefix.start(1 if parts else copies)
-                output = logits_of(self.run(method.draw, trajectory))
+            output = logits_of(self.run(method.draw, trajectory))
+            if prefix is not None:
                 prefix.stop()
-                batch = output.shape[0] // copies
-                if start == 0:  # filled in place: parts that are joined in the end take it twice
-                    outputs = output.new_empty(len(seeds), batch, *output.shape[1:])
-                    if chunk is None:
-                        most = self._beside(most, batch, outputs)
-                outputs[part] = output.reshape(copies, batch, *output.shape[1:])
-                if keep_masks:
-                    drawn = trajectory.full_masks(len(output))
-                    kept.append([mask.reshape(copies, batch, -1) for mask in drawn])
-                start += copies
-                del trajectory, output  # not to be held while the next pass runs
+            batch = output.shape[0] // copies
+            if start == 0:  # filled in place: parts that are joined in the end take it twice
+                outputs = output.new_empty(len(seeds), batch, *output.shape[1:])
+                if chunk is None:
+                    most = self._beside(most, batch, outputs)
+            outputs[part] = output.reshape(copies, batch, *output.shape[1:])
+            if keep_masks:
+                drawn = trajectory.full_masks(len(output))
+                kept.append([mask.reshape(copies, batch, -1) for mask in drawn])
+            start += copies
+            del trajectory, output  # not to be held while the next pass runs
+        if prefix is not None:
+            prefix.detach(self._masked.view)
         if not keep_masks:
             return outputs, None
         return outputs, [torch.cat(site) for site in zip(*kept, strict=True)]

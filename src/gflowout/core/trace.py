@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import tree
-from gflowout.core.call import Args, Call, Kwargs, logits_of
-from gflowout.core.hooks import evaluating, input_tensor, main_tensor, masked_pass
-from gflowout.core.sites import INPUT, input_size
+from gflowout.core.call import Call, logits_of
+from gflowout.core.hooks import MaskedBackbone, Visit, input_tensor, main_tensor
+from gflowout.core.sites import INPUT, Site, input_size
 from gflowout.core.units import Units
+from gflowout.core.view import evaluating
 
 _CHANNELS_FIRST = (
     nn.modules.conv._ConvNd,
@@ -93,48 +95,84 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
         if name in names:
             record(name, main_tensor(output, name))
 
-    handles = [
-        module.register_forward_hook(partial(hook, name))
-        for name, module in call.backbone.named_modules()
-        if name
-    ]
-    try:
-        if INPUT in names:
-            record(INPUT, input_tensor(call.args, call.kwargs)[1])
-        output, trace.random = quiet(call.backbone, call.args, call.kwargs)
-        trace.output = logits_of(output)
-    finally:
-        for handle in handles:
-            handle.remove()
+    if INPUT in names:
+        record(INPUT, input_tensor(call.args, call.kwargs)[1])
+    with evaluating(call.backbone) as backbone:
+        masked = MaskedBackbone(backbone, (), whole=True)
+        for name, module in masked.view.named_modules():
+            if name:
+                module.register_forward_hook(partial(hook, name))
+        output, trace.random = _quiet(masked, call)
+    trace.output = logits_of(output)
     return trace
 
 
-def quiet(backbone: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Any, bool]:
-    """Return the backbone's output, and whether it drew random numbers, which are put back.
+def masked_call(
+    call: Call, sites: Sequence[Site] = (), visit: Visit | None = None, copies: int = 1
+) -> Tensor:
+    """Run a call in eval mode, its batch repeated at the first site; return the logits."""
+    options: dict[str, Any] = {"copies": copies, "parting": copies > 1}
+    if visit is not None:
+        options["visit"] = visit
+    with evaluating(call.backbone) as backbone:
+        return logits_of(_quiet(MaskedBackbone(backbone, sites), call, **options)[0])
 
-    It runs in eval mode and without gradients.
+
+def unused_sites(call: Call, sites: Sequence[Site], output: Tensor) -> list[Site]:
+    """Sites whose masks do not change the output: no gradient leads to them, and no value.
+
+    A gradient alone does not tell, since a backbone may stop it, nor does a value, since the layer
+    after a site may start at 0.
     """
+    unused = list(sites)
     with (
-        torch.no_grad(),
-        evaluating(backbone),
+        contextlib.suppress(RuntimeError),  # in-place changes, inference mode: no gradients
+        torch.inference_mode(False),
+        torch.enable_grad(),
         torch.random.fork_rng(devices=[]),
-        masked_pass(backbone, (), lambda index, activation: activation),
+        evaluating(call.backbone) as backbone,
     ):
+        masks = [output.new_ones(1, site.units, requires_grad=True) for site in sites]
+        masked = MaskedBackbone(backbone, sites)
+        args, kwargs = tree.clone((call.args, call.kwargs))
+        logits = logits_of(masked(args, kwargs, lambda index, _: masks[index]))
+        gradients = torch.autograd.grad(logits.sum(), masks, allow_unused=True)
+        unused = [site for site, value in zip(sites, gradients, strict=True) if value is None]
+
+    def unchanged(site: Site, value: float) -> bool:
+        at = sites.index(site)
+
+        def visit(index: int, activation: Tensor) -> Tensor:
+            return activation.new_full((1, sites[index].units), value if index == at else 1.0)
+
+        copied = Call(call.backbone, *tree.clone((call.args, call.kwargs)))
+        return torch.equal(masked_call(copied, sites, visit).nan_to_num(), output.nan_to_num())
+
+    return [site for site in unused if unchanged(site, 0.0) and unchanged(site, 0.5)]
+
+
+def _quiet(masked: MaskedBackbone, call: Call, **options: Any) -> tuple[Any, bool]:
+    """Run without gradients, leaving the random state alone; tell whether it would have moved."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
-        output = backbone(*args, **kwargs)
+        output = masked(call.args, call.kwargs, **options)
         return output, not torch.equal(torch.get_rng_state(), before)
 
 
-def doubled_call(call: Call, batched: Sequence[str]) -> Call:
-    """The example call with other rows added to its batch; a copy, which may be changed."""
+def padded_call(call: Call, batched: Sequence[str], before: int = 0, after: int = 1) -> Call:
+    """The example call with other rows around its batch; a copy, which may be changed.
+
+    ``before`` and ``after`` count how many times as many rows are added.
+    """
     inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
 
-    def doubled(_: str, tensor: Tensor) -> Tensor:
-        if id(tensor) in inputs:
-            return torch.cat([tensor, _other_rows(tensor)])
-        return tensor.clone()
+    def padded(_: str, tensor: Tensor) -> Tensor:
+        if id(tensor) not in inputs:
+            return tensor.clone()
+        rows = [_other_rows(tensor, seed) for seed in range(before + after)]
+        return torch.cat([*rows[:before], tensor, *rows[before:]])
 
-    return Call(call.backbone, *tree.map_tensors(doubled, (call.args, call.kwargs)))
+    return Call(call.backbone, *tree.map_tensors(padded, (call.args, call.kwargs)))
 
 
 def close(output: Tensor, expected: Tensor) -> bool:
@@ -144,10 +182,10 @@ def close(output: Tensor, expected: Tensor) -> bool:
     )
 
 
-def _other_rows(tensor: Tensor) -> Tensor:
+def _other_rows(tensor: Tensor, seed: int) -> Tensor:
     """Rows that differ from the given ones and are as valid as can be told."""
     other = tensor.flip(0)
     if tensor.is_floating_point():
-        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
         return other + 0.1 * noise.to(tensor)
     return other.flip(-1) if tensor.dim() > 1 else other

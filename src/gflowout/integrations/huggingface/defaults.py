@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gflowout.core import checks
-from gflowout.core.call import Args, Kwargs, logits_of, named_tensors
+from gflowout.core.call import Args, Call, Kwargs, named_tensors
 from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood, MultiLabel
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.core.probe import split_example
 from gflowout.core.sites import SiteNames
-from gflowout.core.trace import quiet
+from gflowout.core.trace import masked_call
 from gflowout.core.wrap import wrap
 from gflowout.methods import METHODS
 
@@ -321,7 +321,7 @@ def _shapes(
             for name in shapes:
                 module = backbone.get_submodule(name)
                 hooks.enter_context(module.register_forward_hook(partial(note, name)))
-            output, _ = quiet(backbone, args, kwargs)
+            logits = masked_call(Call(backbone, args, kwargs))
     except Exception as error:
         given = ", ".join([f"argument {at}" for at in range(len(args))] + list(kwargs))
         taken = ", ".join(parameters(backbone))
@@ -329,4 +329,4 @@ def _shapes(
             f"example must be a call that {type(backbone).__name__} takes, got {given}, on which "
             f"it fails: {error} (it takes {taken})"
         ) from error
-    return shapes, len(logits_of(output))
+    return shapes, len(logits)
