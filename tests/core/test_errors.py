@@ -697,3 +697,24 @@ def test_flags_that_are_no_booleans() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     model = wrapped(method="gflowout", draws=np.int64(2), beta=np.float32(0.5))
     assert len(model.predict(X, samples=np.int64(3)).samples) == 3
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "message"),
+    [
+        (lambda rows, units: torch.ones(rows, units + 1), ValueError, r"\[30, 9\] for site 'fc1'"),
+        (lambda rows, units: torch.ones(rows // 5, units), ValueError, "rows one of 1, 5, 30"),
+        (lambda rows, units: None, TypeError, "draw must return a tensor for site 'fc1', got None"),
+    ],
+)
+def test_masks_of_a_method_that_do_not_fit(
+    draw: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wrapped("mc")
+    monkeypatch.setattr(
+        model.method,
+        "draw",
+        lambda site, activation, trajectory: draw(5 * len(X), model.sites[site].units),
+    )
+    with pytest.raises(error, match=message):
+        model.predict(X, samples=5)

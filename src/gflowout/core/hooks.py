@@ -157,7 +157,13 @@ class _Pass:
     def _apply(self, index: int, activation: Tensor, mask: Tensor) -> Tensor:
         parting = self._parting and index == 0
         lazy = parting and not torch.is_grad_enabled() and self._read_by_linear[index]
-        return self._sites[index].apply(activation, mask, self._copies, parting, lazy)
+        site = self._sites[index]
+        try:
+            return site.apply(activation, mask, self._copies, parting, lazy)
+        except Exception:  # PyTorch's message names neither the site nor the mask
+            rows = activation.shape[site.batch_axis] * (self._copies if parting else 1)
+            site.check_mask(mask, rows, self._copies)
+            raise
 
 
 def _read_by_linear(backbone: nn.Module, site: Site) -> bool:
