@@ -260,8 +260,8 @@ def _by_values(text: str) -> str:
     where = f" ({place[1]}, line {place[2]})" if place else ""
     message = text.split("\n")[0].split(" (unhinted")[0].rstrip(".")
     return (
-        "the backbone decides by values of its inputs, which a traced file cannot do: take "
-        f"torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
+        "the backbone or the method decides by values of tensors, which a traced file cannot do: "
+        f"take torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
         f"says: {message}"
     )
 
