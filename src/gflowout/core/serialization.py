@@ -312,8 +312,15 @@ def _parts_of(
     where: str, config: dict[str, Any]
 ) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
     """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
+    name = config.get("method")
+    if isinstance(name, str) and name not in METHODS:
+        raise ValueError(
+            f"{where} was saved with method {name!r}, which is not registered: if it is your own, "
+            f"set gflowout.methods.METHODS[{name!r}] to its class before you load; registered are "
+            f"{', '.join(map(repr, METHODS))}"
+        )
     try:
-        method = METHODS[checks.choice("method", config["method"], METHODS)]
+        method = METHODS[checks.choice("method", name, METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])
