@@ -119,6 +119,15 @@ def broken(tmp_path, table, change, *, packed=False):
     return str(error.value)
 
 
+def test_misspelled_table(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match="tables must be one of 'medication', 'infusion', 'admission', got 'infusions'; "
+        "did you mean 'infusion'",
+    ):
+        clinical.read_tables(tmp_path, ["medication", "infusions"])
+
+
 def test_missing_folder_and_missing_files(tmp_path):
     with pytest.raises(MissingDataError, match="no such folder"):
         clinical.read_tables(tmp_path / "nowhere")

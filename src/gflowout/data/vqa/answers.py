@@ -62,10 +62,6 @@ def strip_punctuation(text: str) -> str:
 
     A mark is removed if it touches a space anywhere in the text, or if the text has a comma between
     digits; otherwise it becomes a space. Periods are removed unless a digit follows.
-
-    Examples:
-        >>> strip_punctuation("black/white"), strip_punctuation("1,000"), strip_punctuation("no.")
-        ('black white', '1000', 'no')
     """
     thousands = _THOUSANDS.search(text) is not None
     out = text

@@ -221,12 +221,6 @@ def question_type(answer: str, *, closed: bool) -> int:
     A closed question with the answer yes or no is "yes/no"; an answer that is a number, in digits
     or as a word up to ten, makes "number"; anything else is "other". The answer "none" is "other":
     it says that nothing is seen.
-
-    Examples:
-        >>> [TYPES[question_type(a, closed=c)] for a, c in [("Yes", True), ("one", False)]]
-        ['yes/no', 'number']
-        >>> [TYPES[question_type(a, closed=c)] for a, c in [("left", True), ("5 cm", False)]]
-        ['other', 'other']
     """
     plain = normalise(answer)
     if closed and plain in ("yes", "no"):

@@ -36,12 +36,7 @@ _SLOW = 200  # pictures that take about a second
 
 
 def words(question: str) -> list[str]:
-    """Split a question into lower-case words, as the published MCAN code does.
-
-    Examples:
-        >>> words("What's on the left-hand side / top?")
-        ['whats', 'on', 'the', 'left', 'hand', 'side', 'top']
-    """
+    """Split a question into lower-case words, as the published MCAN code does."""
     return _SPACED.sub(" ", _DROPPED.sub("", question.lower())).split()
 
 
