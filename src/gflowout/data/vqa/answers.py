@@ -45,8 +45,6 @@ _CONTRACTED = """
     why's won't would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're
     you've
 """
-
-
 # Contractions by their spellings without one of the apostrophes.
 _CONTRACTIONS = {
     word[:place] + word[place + 1 :]: word
@@ -112,7 +110,6 @@ class Counts:
     missed: Tensor
 
     def __getitem__(self, rows: Tensor) -> Counts:
-        """Return the counts of some questions."""
         return Counts(self.index[rows], self.counts[rows], self.annotators[rows], self.missed[rows])
 
     def of(self, classes: Tensor) -> Tensor:
@@ -167,7 +164,6 @@ class Answers:
         return cls(tuple(sorted(kept, key=lambda answer: (-counts[answer], answer))))
 
     def __len__(self) -> int:
-        """Number of classes."""
         return len(self.names)
 
     @cached_property
