@@ -83,7 +83,7 @@ def max_probability(probabilities: Tensor) -> Tensor:
 
 
 def dempster_shafer(logits: Tensor, combine: Literal["logits", "draws"] = "logits") -> Tensor:
-    """Dempster-Shafer uncertainty (Sensoy et al. 2018), 0 to 1: ``K / (K + sum of exp(l_k))``, [...].
+    """Dempster-Shafer score (Sensoy et al. 2018), 0 to 1: ``K / (K + sum of exp(l_k))``, [...].
 
     Args:
         logits: [samples, ..., classes].
