@@ -214,12 +214,10 @@ def section(records: Sequence[Record]) -> Section:
     compared = []
     for name in names:
         own, title = [record for record in records if record["data"] == name], TITLES[name]
-        blocks += [
-            Text(_about(own, name)),
-            *(_table(own, name, test) for test in ("clean", "noisy")),
-        ]
+        tables = (_table(own, name, test) for test in ("clean", "noisy"))
         chosen = f"{title}: chosen on validation data"
-        blocks += [_curves(own, name), sections.choices(own, {name: "Options"}, chosen)]
+        blocks += [Text(_about(own, name)), *tables, _curves(own, name)]
+        blocks.append(sections.choices(own, {name: "Options"}, chosen))
         compared += [
             Compared(name, f"{test}/all", f"accuracy on {test} features ({title})", percent=True)
             for test in ("noisy", "clean")
