@@ -588,6 +588,10 @@ def test_words_are_explained_if_they_are_used(page):
     for name in (*report_files.TITLES, "accuracy", "NLL", "ECE"):
         assert f"<dt>{escape(name)}</dt>" in told, name
     assert "AUROC" not in told
+    assert [*html.methods(["mc", "GFlowOut", "mine"])] == ["MC dropout (mc)", "GFlowOut"]
+    assert [*html.measures(["Accuracy, rotated", "snow: NLL", "test/ece"])] == [
+        "accuracy", "NLL", "ECE"
+    ]  # fmt: skip
     assert html.measures(["AUPRC", "precision"]).keys() == {"AUPR"}
     assert html.measures(["Dempster–Shafer AUROC"]).keys() == {"AUROC", "Dempster-Shafer"}  # noqa: RUF001
 
