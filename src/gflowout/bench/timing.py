@@ -38,11 +38,6 @@ class Table:
     cost: float = 1.0  # about how many seconds a round takes, for the progress bar
     needs: Sequence[str] = ()  # packages without which the table is left out, unless asked for
 
-    @property
-    def turns(self) -> int:
-        """Calls of ``done`` while the table is measured: one for the start, one per round."""
-        return 1 + self.repeats
-
 
 def measure(
     table: Table, done: Callable[[], object] = lambda: None, *, cpu: bool = False
@@ -65,15 +60,10 @@ def measure(
         for name in names[first:] + names[:first]:
             rounds[name].append(_time(cases[name], clock, numbers[name]))
         done()
-    results: dict[str, dict[str, Any]] = {
-        name: {
-            "seconds": summary(times),
-            "ratio_to": {
-                reference: ratio(times, rounds[reference]) for reference in table.references
-            },
-        }
-        for name, times in rounds.items()
-    }
+    results: dict[str, dict[str, Any]] = {}
+    for name, times in rounds.items():
+        ratios = {reference: ratio(times, rounds[reference]) for reference in table.references}
+        results[name] = {"seconds": summary(times), "ratio_to": ratios}
     if table.further is not None:
         medians = {name: case["seconds"]["median"] for name, case in results.items()}
         for name, figures in table.further(cases, medians).items():
