@@ -219,11 +219,7 @@ def _work_table(name: str, network: Network, batch: int, cost: float) -> Table:
 
 
 def memory_table(repeats: int, batch: int = 128) -> Table:
-    """How memory and time of a prediction grow with the number of draws.
-
-    Bytes are counted, of tensors alive at the same time, the result among them; inputs and weights
-    are not.
-    """
+    """How time and memory (of tensors, without inputs and weights) grow with the number of draws."""
 
     def cases() -> dict[str, Case]:
         x = MLP_784.batch(batch)
