@@ -124,7 +124,9 @@ def run(
         results = _kept(out, record, everything) if resume else {}
         left = [table for table in chosen if table.name not in results]
         with torch.random.fork_rng(devices=[]), progress:
-            task = progress.add_task("", total=sum(table.cost * (1 + table.repeats) for table in left))
+            # `measure` reports the start and every round.
+            total = sum(table.cost * (1 + table.repeats) for table in left)
+            task = progress.add_task("", total=total)
             for table in left:
                 progress.update(task, description=table.name)
                 done = partial(progress.advance, task, table.cost)

@@ -19,7 +19,6 @@ _SHORTEST = 0.01  # seconds; faster calls are repeated within one measurement
 _LONG = 1.0  # seconds; slower calls need no second one to get warm
 
 Case = Callable[[], object]
-Clock = Callable[[], float]
 Further = Callable[[dict[str, Case], dict[str, float]], dict[str, dict[str, float]]]
 """``further(cases, median seconds) -> figures by name``, each by case."""
 
@@ -97,7 +96,7 @@ def _warm(case: Case) -> float:
     return seconds if seconds > _LONG else _time(case, time.perf_counter)
 
 
-def _time(case: Case, clock: Clock, number: int = 1) -> float:
+def _time(case: Case, clock: Callable[[], float], number: int = 1) -> float:
     """Seconds per call."""
     start = clock()
     for _ in range(number):

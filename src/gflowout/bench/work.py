@@ -219,7 +219,7 @@ def _work_table(name: str, network: Network, batch: int, cost: float) -> Table:
 
 
 def memory_table(repeats: int, batch: int = 128) -> Table:
-    """How time and memory (of tensors, without inputs and weights) grow with the number of draws."""
+    """How time and memory, without that of inputs and weights, grow with the number of draws."""
 
     def cases() -> dict[str, Case]:
         x = MLP_784.batch(batch)

@@ -126,9 +126,8 @@ class Deployed(nn.Module):
         self.example, self.batched = self._with_batch(readable, list(named))
         self._folds = [self._can_fold(member) for member in self.members]
         if masks:
-            rows = self.rows
             for name, site in zip(self.masks, self.members[0].sites, strict=True):
-                self.example[name] = torch.ones(self.samples, rows, site.units)
+                self.example[name] = torch.ones(self.samples, self.rows, site.units)
                 self.batched[name] = 1
         else:
             self.example[SEED] = torch.tensor(0)
@@ -154,13 +153,10 @@ class Deployed(nn.Module):
             return self.run(self.example)
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Predict.
+        """Predict ``mean``, ``samples`` and the scores of :class:`gflowout.Predictive`, by name.
 
         Args:
             inputs: By name, as in ``example``.
-
-        Returns:
-            ``mean``, ``samples`` and the scores of :class:`gflowout.Predictive`, by name.
         """
         message = "all inputs must have the same number of rows"
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())

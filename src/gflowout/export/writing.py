@@ -153,8 +153,10 @@ def export(
         difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
-    ports = (tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs"))
-    return Exported(target, format, len(content), *ports, difference, described)
+    inputs, outputs = (
+        tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs")
+    )
+    return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
 def _check_arguments(
