@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -86,18 +86,31 @@ class Task:
         started: datetime,
         seconds: float,
         environment: Mapping[str, Any] | None = None,
-        **outcome: Any,
+        result: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The record of this attempt: ``result`` or ``error``; in this process by default."""
-        return records.build(
-            self.run,
-            work=self.work,
-            attempt=self.attempt,
-            started=started,
-            seconds=seconds,
-            environment=environment or surroundings(self.work, self.threads),
-            **outcome,
-        )
+        """The record of this attempt, without its checksum.
+
+        ``started`` is in UTC, ``environment`` by default that of this process. There is either a
+        ``result``, which the run's function returned, or an ``error``, from :func:`records.error`.
+        """
+        result, facts = result or {}, environment or surroundings(self.work, self.threads)
+        return {
+            "format": records.FORMAT,
+            "id": self.run.id,
+            **self.run.to_dict(),
+            "status": records.DONE if error is None else records.FAILED,
+            "attempt": self.attempt,
+            "work": self.work,
+            "metrics": result.get("metrics", {}),
+            "epochs": result.get("epochs", []),
+            "checksums": result.get("data", {}),
+            "error": None if error is None else dict(error),
+            **{key: facts[key] for key in ("versions", "commit", "machine", "threads")},
+            "started": started.isoformat(timespec="milliseconds"),
+            "ended": (started + timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
+            "seconds": round(seconds, 3),
+        }
 
 
 _MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflowout.studies."}
