@@ -170,8 +170,7 @@ def _write_tuned(tuned: tuning.Tuned, out: Path) -> Iterator[str]:
 
 def run(
     study: Annotated[
-        str,
-        Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file."),
+        str, Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file.")
     ],
     out: options.Out,
     preset: Annotated[
@@ -182,8 +181,7 @@ def run(
         ),
     ] = None,
     methods: Annotated[
-        str | None,
-        Option(help="Only these methods (comma-separated), for example `mc,gflowout`."),
+        str | None, Option(help="Only these methods (comma-separated), for example `mc,gflowout`.")
     ] = None,
     data: Annotated[
         str | None, Option(help="Only these data sets (comma-separated), for example `mnist`.")
