@@ -143,12 +143,9 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
         plan.run(method, {name: domain.at(0.5) for name, domain in plan.space.of(method).items()})
         for method in plan.base
     ]
-    pick = planning.first(typical)
+    pick, count = planning.first(typical), plan.trials
     yield from planning.report(
-        {
-            (run.method, run.data): (plan.trials, min(done[run.method], plan.trials))
-            for run in typical
-        },
+        {(run.method, run.data): (count, min(done[run.method], count)) for run in typical},
         planning.from_records(out, [STUDY]),
         lambda kind: planning.measure(pick(kind), plan.work, engine),
         options.workers(engine),

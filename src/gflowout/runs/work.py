@@ -113,6 +113,8 @@ class Task:
         }
 
 
+# Once per process and file: what counts is the code as it was loaded.
+_commit = functools.cache(environment.commit)
 _MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflowout.studies."}
 
 
@@ -152,13 +154,9 @@ def surroundings(work: str, threads: int | None) -> dict[str, Any]:
     file = None
     with contextlib.suppress(Exception):  # an error of its module is reported when it is called
         file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
-    commit, versions, machine = _commit(file), environment.versions(), environment.machine()
+    commit = _commit(None if file is None else Path(file))
+    versions, machine = environment.versions(), environment.machine()
     return {"versions": versions, "commit": commit, "machine": machine, "threads": threads}
-
-
-@functools.cache  # once per process and file: what counts is the code as it was loaded
-def _commit(file: str | None) -> dict[str, Any] | None:
-    return environment.commit(None if file is None else Path(file))
 
 
 def execute(task: Task, progress: Report) -> dict[str, Any]:
