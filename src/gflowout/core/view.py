@@ -59,9 +59,9 @@ class View:
         self._before: list[dict[str, Any]] = []
 
     def _visit(self, module: nn.Module) -> nn.Module:
-        known = self._views.get(module)
-        if known is not None:
-            return known
+        view = self._views.get(module)
+        if view is not None:
+            return view
         self._views[module] = module
         if isinstance(module, torch.jit.ScriptModule):
             if not self._changes.isdisjoint(module.modules()):

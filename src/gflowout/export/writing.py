@@ -153,10 +153,10 @@ def export(
         difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
-    inputs, outputs = (
-        tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs")
+    inputs, outputs = ([Port(**port) for port in described[side]] for side in ("inputs", "outputs"))
+    return Exported(
+        target, format, len(content), tuple(inputs), tuple(outputs), difference, described
     )
-    return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
 def _check_arguments(
