@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: on two cores, parallel processes beat parallel kernels.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo test lint types docs bench parity clean
+.PHONY: help install demo test unit lint types docs bench parity clean
 
 help:
 	@echo "make demo   train all methods on digits; writes demo.html"
@@ -27,7 +27,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/gflowout demo
 
-test: install lint types
+# Side by side: the type checker has one thread.
+test: install
+	@$(MAKE) --no-print-directory --jobs 3 lint types unit
+
+unit: install
 	$(BIN)/python -m pytest -n 2 -q
 
 lint: install
