@@ -569,7 +569,7 @@ class TestFiles:
             (lambda config, _: config["members"].__setitem__(1, 7), "member 1 of .*damaged"),
             (
                 lambda config, _: config["members"][0].update(method="os.system"),
-                "member 0 .*damage",
+                "member 0 .*not registered",
             ),
             (lambda config, _: config["members"][0].update(sites=[]), "there are no sites"),
             (lambda _, tensors: tensors.pop("members.2.0.bias"), "member 2 .* lacks 1 tensors"),

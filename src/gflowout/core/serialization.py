@@ -306,7 +306,7 @@ def _parts_of(
     where: str, config: dict[str, Any]
 ) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
     """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
-    name = config.get("method")
+    name = config.get("method") if isinstance(config, dict) else None
     if isinstance(name, str) and name not in METHODS:
         raise ValueError(
             f"{where} was saved with method {name!r}, which is not registered: if it is your own, "
