@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.sites import DROPOUTS, INPUT, Site
-from gflowout.core.view import View, set_training
+from gflowout.core.view import View, own_hooks, set_training
 
 Visit = Callable[[int, Tensor], Tensor]
 """``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
@@ -43,12 +43,12 @@ class MaskedBackbone:
         for index, site in enumerate(sites):
             if site.name == INPUT:
                 hook = self._pass.input_hook(index)
-                self.view.register_forward_pre_hook(hook, with_kwargs=True)
+                own_hooks(self.view).register_forward_pre_hook(hook, with_kwargs=True)
                 continue
             module = self.view.get_submodule(site.name)
             if isinstance(module, DROPOUTS):
                 set_training(module, False)  # our masks stand in for its own
-            module.register_forward_hook(self._pass.output_hook(index))
+            own_hooks(module).register_forward_hook(self._pass.output_hook(index))
 
     def __call__(
         self,

@@ -19,7 +19,7 @@ from gflowout.core.call import Call, logits_of
 from gflowout.core.hooks import MaskedBackbone, Visit, input_tensor, main_tensor
 from gflowout.core.sites import INPUT, Site, input_size
 from gflowout.core.units import Units
-from gflowout.core.view import evaluating
+from gflowout.core.view import evaluating, own_hooks
 
 _CHANNELS_FIRST = (
     nn.modules.conv._ConvNd,
@@ -101,7 +101,7 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
         masked = MaskedBackbone(backbone, (), whole=True)
         for name, module in masked.view.named_modules():
             if name:
-                module.register_forward_hook(partial(hook, name))
+                own_hooks(module).register_forward_hook(partial(hook, name))
         output, trace.random = _quiet(masked, call)
     trace.output = logits_of(output)
     return trace

@@ -26,7 +26,8 @@ _HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
 )
-"""Tables that a view has for itself, with what stands in them."""
+_STANDARD = frozenset(nn.Module().__dict__)
+"""Attributes that every module has; those of its class are the others."""
 
 
 class View:
@@ -76,16 +77,15 @@ class View:
             return module
         twin = self._views[module] = object.__new__(type(module))
         twin.__dict__.update(module.__dict__)
-        for name in _HOOKS:
-            twin.__dict__[name] = twin.__dict__[name].copy()
         twin.__dict__["_modules"] = children
         return twin
 
     def _rebind(self, twin: nn.Module) -> None:
         """Let code that is kept in attributes, such as a replaced ``forward``, act on the view."""
-        for name, value in twin.__dict__.items():
-            if callable(value):
-                twin.__dict__[name] = self._rebound(value)
+        attributes = twin.__dict__
+        for name in attributes.keys() - _STANDARD:
+            if callable(attributes[name]):
+                attributes[name] = self._rebound(attributes[name])
         twin.__dict__["_compiled_call_impl"] = None  # compiled for the module itself
         if type(twin).__module__ == "torch._dynamo.eval_frame":  # what torch.compile returns
             twin.__dict__["forward"] = twin.get_submodule("_orig_mod")
@@ -120,14 +120,26 @@ class View:
 
     def ready(self) -> None:
         """Note how the view is now, before it runs; see :meth:`hand_back`."""
-        self._before = [twin.__dict__.copy() for _, twin in self._copies]
+        self._before = [_attributes(twin) for _, twin in self._copies]
 
     def hand_back(self) -> None:
         """Give the module what its own code has set on the view since: counters, caches, ..."""
         for (module, twin), before in zip(self._copies, self._before, strict=True):
-            for name, value in twin.__dict__.items():
+            for name, value in _attributes(twin).items():
                 if before.get(name, self) is not value:
                     module.__dict__[name] = value
+
+
+def own_hooks(copied: nn.Module) -> nn.Module:
+    """Give a module of a view tables of hooks of its own, with what stands in them."""
+    for name in _HOOKS:
+        copied.__dict__[name] = copied.__dict__[name].copy()
+    return copied
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    values = module.__dict__
+    return {name: values[name] for name in values.keys() - _STANDARD}
 
 
 @contextmanager
