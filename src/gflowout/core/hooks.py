@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.sites import DROPOUTS, INPUT, Site
-from gflowout.core.view import View, own_hooks, set_training
+from gflowout.core.view import View, own_hooks, parts_of, set_training
 
 Visit = Callable[[int, Tensor], Tensor]
 """``visit(site index, activation) -> mask``; for its shapes see :meth:`Site.apply`."""
@@ -31,14 +31,15 @@ class MaskedBackbone:
     """
 
     def __init__(self, backbone: nn.Module, sites: Sequence[Site], whole: bool = False) -> None:
-        changes = {part for part in backbone.modules() if whole or isinstance(part, _FUSED)}
+        parts = parts_of(backbone)
+        fused = [part for part in parts if isinstance(part, _FUSED)]
+        changes = set(parts if whole else fused)
         for site in sites:
             changes.add(backbone if site.name == INPUT else backbone.get_submodule(site.name))
         self._shared = View(backbone, changes)
         self.view = self._shared.root
-        for part in self.view.modules():
-            if isinstance(part, _FUSED):
-                _stop_fast_path(part)
+        for part in fused:
+            _stop_fast_path(self._shared[part])
         self._pass = _Pass(sites, [_read_by_linear(backbone, site) for site in sites])
         for index, site in enumerate(sites):
             if site.name == INPUT:

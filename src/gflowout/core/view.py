@@ -49,7 +49,7 @@ class View:
     def __init__(self, module: nn.Module, changes: Set[nn.Module]) -> None:
         self._changes = changes
         self._views: dict[nn.Module, nn.Module] = {}
-        self.root = self._visit(module)
+        self.root = self._visit(module) if changes else module
         self._copies = [
             (part, twin)
             for part, twin in self._views.items()
@@ -59,13 +59,17 @@ class View:
             self._rebind(twin)
         self._before: list[dict[str, Any]] = []
 
+    def __getitem__(self, part: nn.Module) -> nn.Module:
+        """What stands in the view for a part of the module."""
+        return self._views.get(part, part)
+
     def _visit(self, module: nn.Module) -> nn.Module:
         view = self._views.get(module)
         if view is not None:
             return view
         self._views[module] = module
         if isinstance(module, torch.jit.ScriptModule):
-            if not self._changes.isdisjoint(module.modules()):
+            if not self._changes.isdisjoint(parts_of(module)):
                 self._views[module] = copy.copy(module)  # of all that is inside, tensors shared
             return self._views[module]
         children = {
@@ -93,7 +97,7 @@ class View:
     def _rebound(self, value: Any, depth: int = 8) -> Any:
         """``value`` with views in place of the modules that it refers to, wrapper by wrapper."""
         if isinstance(value, nn.Module):
-            return self._views.get(value, value)
+            return self[value]
         if depth == 0:
             return value
         if isinstance(value, MethodType):
@@ -120,14 +124,31 @@ class View:
 
     def ready(self) -> None:
         """Note how the view is now, before it runs; see :meth:`hand_back`."""
-        self._before = [_attributes(twin) for _, twin in self._copies]
+        self._before = [twin.__dict__.copy() for _, twin in self._copies]
 
     def hand_back(self) -> None:
         """Give the module what its own code has set on the view since: counters, caches, ..."""
         for (module, twin), before in zip(self._copies, self._before, strict=True):
-            for name, value in _attributes(twin).items():
-                if before.get(name, self) is not value:
-                    module.__dict__[name] = value
+            try:
+                same = twin.__dict__ == before  # at once true of values that are the same objects
+            except Exception:  # tensors and arrays that are others cannot tell
+                same = False
+            if not same:
+                for name, value in twin.__dict__.items():
+                    if before.get(name, self) is not value:
+                        module.__dict__[name] = value
+
+
+def parts_of(module: nn.Module) -> dict[nn.Module, None]:
+    """All modules inside a module and itself, in less time than by ``modules()``."""
+    parts: dict[nn.Module, None] = {}
+    waiting: list[nn.Module | None] = [module]
+    while waiting:
+        part = waiting.pop()
+        if part is not None and part not in parts:
+            parts[part] = None
+            waiting += part._modules.values()
+    return parts
 
 
 def own_hooks(copied: nn.Module) -> nn.Module:
@@ -137,16 +158,12 @@ def own_hooks(copied: nn.Module) -> nn.Module:
     return copied
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    values = module.__dict__
-    return {name: values[name] for name in values.keys() - _STANDARD}
-
-
 @contextmanager
 def evaluating(module: Module) -> Iterator[Module]:
     """Yield the module in eval mode: itself if it is, else a view of it."""
-    view = View(module, {part for part in module.modules() if part.training})
-    for part in view.root.modules():
+    changes = {part for part in parts_of(module) if part.training}
+    view = View(module, changes)
+    for part in parts_of(view.root) if changes else ():
         if part.training:
             set_training(part, False)
     view.ready()
