@@ -156,12 +156,13 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
+        self.branch = nn.Identity()
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x
         out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
+        out = self.branch(self.bn2(self.conv2(out)))
         out += identity
         return self.relu(out)
 
@@ -476,8 +477,8 @@ ZOO = [
         features(2, 5, 5),
         classes(),
         categorical,
-        ["*.bn2"],
-        [("layer1.bn2", 4, 1), ("layer2.bn2", 4, 1)],
+        ["*.branch"],
+        [("layer1.branch", 4, 1), ("layer2.branch", 4, 1)],
     ),
     Entry(
         "in-place",
