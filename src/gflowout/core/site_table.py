@@ -61,9 +61,7 @@ class SiteTable(list[SiteRow]):
         return "\n".join(text.aligned(rows))
 
 
-def sites(
-    backbone: nn.Module, pattern: str | SiteNames = None, example: Any = None
-) -> SiteTable:
+def sites(backbone: nn.Module, pattern: str | SiteNames = None, example: Any = None) -> SiteTable:
     """List what :func:`wrap` would mask, without wrapping anything.
 
     Args:
