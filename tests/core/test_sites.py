@@ -73,7 +73,7 @@ def test_a_table_shows_what_would_be_masked() -> None:
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     with pytest.raises(ValueError, match="'blcks' matches no submodule"):
         gfo.sites(net, "blcks")
-    with pytest.raises(TypeError, match="backbone must be an nn.Module, got str"):
+    with pytest.raises(TypeError, match=r"backbone must be an nn\.Module, got str"):
         gfo.sites("net")  # type: ignore[arg-type]
 
 

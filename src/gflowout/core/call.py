@@ -202,13 +202,16 @@ class BoundCall(Call):
                 )
             # Products of numbers beyond the root of the limit overflow; integers may be indices.
             largest = 0.0 if hides else float(tensor.double().abs().max())
-            if largest > (limit**0.5 if floating else limit) and not self._are_indices(tensor):
-                if all(bool(weight.isfinite().all()) for weight in weights):
-                    raise ValueError(
-                        f"argument {path!r} must hold numbers that do not overflow in {dtype}, the "
-                        f"backbone's type, got up to {largest:g} {where}: scale inputs to zero "
-                        "mean and unit variance"
-                    )
+            if (
+                largest > (limit**0.5 if floating else limit)
+                and not self._are_indices(tensor)
+                and all(bool(weight.isfinite().all()) for weight in weights)
+            ):
+                raise ValueError(
+                    f"argument {path!r} must hold numbers that do not overflow in {dtype}, the "
+                    f"backbone's type, got up to {largest:g} {where}: scale inputs to zero mean "
+                    "and unit variance"
+                )
 
     def _are_indices(self, tensor: Tensor) -> bool:
         """Whether integers can be the rows of an embedding."""

@@ -217,19 +217,19 @@ def _several_rows(
     batch, sites = len(trace.output), {}
     for name, shape, units in trace.sites:
         after = doubled.shapes.get(name, [()])[0] if doubled is not None else ()
-        if shape and shape[0] % batch == 0 < shape[0] - batch:
-            if after == (2 * shape[0], *shape[1:]):
-                sites[name] = units
+        several = bool(shape) and shape[0] % batch == 0 < shape[0] - batch
+        if several and after == (2 * shape[0], *shape[1:]):
+            sites[name] = units
     if not sites:
         return set()
     padded = trace_call(padded_call(call, batched), sites, keep=True)
     turned = trace_call(rolled_call(padded_call(call, batched), batched), sites, keep=True)
-    several = set()
+    proven = set()
     for name, activation in padded.activations.items():
         moved = activation.roll(len(activation) // len(padded.output), 0)
         if close(turned.activations[name], moved) and not close(activation, moved):
-            several.add(name)
-    return several
+            proven.add(name)
+    return proven
 
 
 def _axes(name: str, shape: tuple[int, ...], units: Units) -> tuple[int, ...]:

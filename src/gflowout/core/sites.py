@@ -202,7 +202,7 @@ class Site:
                 f"site {self.name!r} gives shape {list(activation.shape)}: axis 0 must have the "
                 f"same number of rows for each of {count} examples, as in `example`"
             )
-        return activation.unflatten(0, (count, rows // count))
+        return activation.reshape(count, rows // count, *activation.shape[1:])
 
     def one_row(self, mask: Tensor) -> Tensor:
         """The mask of a site whose rows are of no single example; an error if there are several."""
