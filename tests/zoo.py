@@ -256,11 +256,11 @@ class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc1 = nn.Linear(4, 8)
-        self.bn = nn.BatchNorm1d(8)
+        self.bn, self.act = nn.BatchNorm1d(8), nn.ReLU()
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.bn(self.fc1(x))))
+        return self.head(self.act(self.bn(self.fc1(x))))
 
 
 class Encoder(nn.Module):
@@ -534,7 +534,7 @@ ZOO = [
         ["fc1", "fc2"],
         MLP_SITES,
     ),
-    Entry("batchnorm", Normed, features(4), classes(), categorical, ["bn"], [("bn", 8, 1)]),
+    Entry("batchnorm", Normed, features(4), classes(), categorical, ["act"], [("act", 8, 1)]),
     Entry(
         "transformer",
         Encoder,

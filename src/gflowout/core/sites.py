@@ -390,17 +390,16 @@ def _warn_of_norms(
     norms = [name for name in names if _is_norm(modules.get(name)) and name not in listed]
     if not norms:
         return
-    order = list(modules)
+    order, block = list(modules), norms[0].rpartition(".")[0]
     after = order[order.index(norms[0]) + 1 :]
-    plain = [name for name in after if not _is_norm(modules[name])]
-    instead = next((name for name in plain if not isinstance(modules[name], _CONTAINERS)), None)
-    instead = instead or norms[0].rpartition(".")[0] or None
+    instead = [name for name in after if type(modules[name]).__module__ == nn.ReLU.__module__][:1]
+    instead += [block] if block and not isinstance(modules[block], _CONTAINERS) else []
     kinds = {type(modules[name]).__name__: None for name in norms}
     warnings.warn(
         f"sites: {_listed(dict.fromkeys(norms), 4)} normalise ({', '.join(kinds)}): a mask there "
-        "undoes what the layer sets, the mean and the scale of its output. Name the activation or "
-        "the linear or convolutional layer that follows"
-        + ("" if instead is None else f", such as {instead!r}")
+        "undoes what the layer sets, the mean and the scale of its output. Name an activation that "
+        "follows, an nn.Identity after it, or the block around it"
+        + (f", such as {' or '.join(map(repr, instead))}" if instead else "")
         + "; gfo.sites(net, pattern) lists what a pattern names",
         stacklevel=4,
     )
