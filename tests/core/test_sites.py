@@ -185,6 +185,29 @@ def test_generators_see_the_average_over_the_frames_of_a_video() -> None:
     torch.testing.assert_close(both.mean, torch.cat([pred.mean for pred in alone]))
 
 
+@pytest.mark.parametrize("time_first", [False, True])
+def test_frames_before_the_first_site_are_those_of_their_video(time_first: bool) -> None:
+    class Shortcut(Video):
+        """Frames by time first pass by the site, so that draws do not part there."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            batch, steps = x.shape[:2]
+            frames = (x.transpose(0, 1) if self.time_first else x).flatten(0, 1)
+            h = self.conv(frames).mean((2, 3))
+            h = h.unflatten(0, (steps, batch) if self.time_first else (batch, steps))
+            h = h[-1] if self.time_first else h[:, -1]
+            return self.head(self.late(self.act(h))) + h[:, :3]
+
+    x, likelihood = torch.randn(5, 3, 2, 4, 4), gfo.Categorical(3)
+    model = gfo.wrap(Shortcut(time_first), "mc", ["act"], likelihood=likelihood, example=(x[:2],))
+    assert model.spec.foldable
+    one, other = (
+        model.predict(x, samples=6, chunk=chunk, generator=torch.Generator().manual_seed(0)).outputs
+        for chunk in (None, 1)
+    )
+    torch.testing.assert_close(one, other)
+
+
 SHARED = [
     ("id-gflowout", {"train_size": 50, "draws": 2}),
     ("masksembles", {}),

@@ -362,7 +362,11 @@ def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Tr
 
 
 def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the modules whose output ignores the batch, and those that cannot be repeated."""
+    """Return the modules whose output ignores the batch, and those that cannot be repeated.
+
+    Rows that are not examples are not repeated: they may be ordered by something else first.
+    """
+    batch = len(trace.output)
     fixed: list[str] = []
     unfoldable: list[str] = []
     if doubled is None:
@@ -372,7 +376,7 @@ def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tupl
         empty = any(0 in shape for shape in shapes)
         if after == shapes and not empty:
             fixed.append(name)
-        elif empty or after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
+        elif empty or after != [(2 * batch, *shape[1:]) for shape in shapes]:
             unfoldable.append(name)
     return tuple(fixed), tuple(unfoldable)
 
