@@ -156,12 +156,13 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
+        self.branch = nn.Identity()
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x
         out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
+        out = self.branch(self.bn2(self.conv2(out)))
         out += identity
         return self.relu(out)
 
@@ -255,11 +256,11 @@ class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc1 = nn.Linear(4, 8)
-        self.bn = nn.BatchNorm1d(8)
+        self.bn, self.act = nn.BatchNorm1d(8), nn.ReLU()
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.bn(self.fc1(x))))
+        return self.head(self.act(self.bn(self.fc1(x))))
 
 
 class Encoder(nn.Module):
@@ -476,8 +477,8 @@ ZOO = [
         features(2, 5, 5),
         classes(),
         categorical,
-        ["*.bn2"],
-        [("layer1.bn2", 4, 1), ("layer2.bn2", 4, 1)],
+        ["*.branch"],
+        [("layer1.branch", 4, 1), ("layer2.branch", 4, 1)],
     ),
     Entry(
         "in-place",
@@ -533,7 +534,7 @@ ZOO = [
         ["fc1", "fc2"],
         MLP_SITES,
     ),
-    Entry("batchnorm", Normed, features(4), classes(), categorical, ["bn"], [("bn", 8, 1)]),
+    Entry("batchnorm", Normed, features(4), classes(), categorical, ["act"], [("act", 8, 1)]),
     Entry(
         "transformer",
         Encoder,

@@ -20,6 +20,7 @@ from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.core.serialization import load, save
+from gflowout.core.site_table import SiteRow, SiteTable, sites
 from gflowout.core.sites import Site
 from gflowout.core.units import Units
 from gflowout.core.wrap import unwrap, wrap
@@ -39,9 +40,12 @@ __all__ = [
     "MultiLabel",
     "Predictive",
     "Site",
+    "SiteRow",
+    "SiteTable",
     "Units",
     "load",
     "save",
+    "sites",
     "unwrap",
     "wrap",
 ]

@@ -46,10 +46,11 @@ class Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)
+        self.map = nn.Identity()
         self.second, self.last = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.first(x.reshape(-1, 1, 2, 3)))
+        h = self.map(self.norm(self.first(x.reshape(-1, 1, 2, 3))))
         output: Tensor = self.last((h + self.second(h)).mean((2, 3)))
         return output
 
@@ -142,7 +143,7 @@ def test_training_steps_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mc", "id-gflowout", "gflowout"])
 def test_image_maps(name: str) -> None:
-    model, x = wrapped(name, Convolutional, ["norm", "second"]), torch.randn(BATCH, SIZE)
+    model, x = wrapped(name, Convolutional, ["map", "second"]), torch.randn(BATCH, SIZE)
     parted = model.predict(x).samples
     unparted(model)
     torch.testing.assert_close(parted, model.predict(x).samples)

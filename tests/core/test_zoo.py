@@ -380,7 +380,7 @@ def test_wrapping_changes_no_flag_and_no_weight() -> None:
     net.bn.eval()
     x = torch.randn(2, 4)
     before = footprint(net)
-    model = gfo.wrap(net, "mc", ["bn"], likelihood=categorical(), example=(x,))
+    model = gfo.wrap(net, "mc", ["act"], likelihood=categorical(), example=(x,))
     assert_unchanged(before, footprint(net))
     assert model.training
     assert not net.bn.training

@@ -306,6 +306,35 @@ def test_heads_that_are_not_refused() -> None:
     assert model.predict(**example).mean.shape == (3, 8, 40)
 
 
+def test_labels_of_a_causal_language_model_must_be_shifted() -> None:
+    config = GPT2Config(**SIZES, pad_token_id=0, bos_token_id=1, eos_token_id=1)
+    ids = sentences()["input_ids"]
+    likelihood, example = gfo.Categorical(40, ignore_index=-100), {"input_ids": ids}
+    model = wrap_transformer(GPT2LMHeadModel(config), likelihood=likelihood, example=example)
+    message = r"are the tokens of input_ids.*labels\[:, :-1\] = input_ids\[:, 1:\]"
+    half = ids.clone()
+    half[:, :3] = -100  # a prompt that is not learned
+    trainable = TrainerModel(model)
+    for labels in (ids, half):
+        with pytest.raises(ValueError, match=message):
+            model(**example, y=labels)
+        for mode in (True, False):
+            with pytest.raises(ValueError, match=message):
+                trainable.train(mode)(**example, labels=labels)
+    shifted = torch.full_like(ids, -100)
+    shifted[:, :-1] = ids[:, 1:]
+    trainable.train()(**example, labels=shifted).loss.backward()
+    assert trainable.eval()(**example, labels=shifted).loss > 0
+    model(input_ids=torch.full_like(ids, 7), y=torch.full_like(ids, 7))  # both: one token for ever
+
+
+def test_labels_of_other_heads_may_be_their_input() -> None:
+    ids = sentences()["input_ids"]
+    net = bert(BertForTokenClassification, num_labels=40)
+    model = wrap_transformer(net, example={"input_ids": ids})
+    model(input_ids=ids, y=ids)
+
+
 def test_sites_without_a_batch_axis_are_told() -> None:
     net = opt()
     for layer in net.model.decoder.layers:

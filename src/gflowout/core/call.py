@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,15 +183,68 @@ class BoundCall(Call):
                 )
         return None
 
-    def check_nan(self) -> None:
-        """After a NaN in the output, raise an error if an argument already held one."""
+    def check_finite(self) -> None:
+        """After an output that is not finite, raise an error if an argument is the reason."""
+        weights = [p for p in self.backbone.parameters() if p.is_floating_point()]
+        dtype = weights[0].dtype if weights else torch.get_default_dtype()
         for path, tensor in self.tensors.items():
-            count = int(tensor.isnan().sum()) if tensor.is_floating_point() else 0
-            if count:
+            if tensor.numel() == 0 or tensor.is_complex() or tensor.dtype == torch.bool:
+                continue
+            where = f"in a tensor of shape {list(tensor.shape)}"
+            floating, limit = tensor.is_floating_point(), torch.finfo(dtype).max
+            if floating and (count := int(tensor.isnan().sum())):
+                raise ValueError(f"argument {path!r} must hold no NaN, got {count} {where}")
+            # Scores of attention that are to be hidden have -inf added to them.
+            hides = floating and bool(((tensor == 0) | (tensor == -torch.inf)).all())
+            if floating and not hides and (count := int(tensor.isinf().sum())):
                 raise ValueError(
-                    f"argument {path!r} must hold no NaN, got {count} in a tensor of shape "
-                    f"{list(tensor.shape)}"
+                    f"argument {path!r} must hold finite numbers, got {count} infinite {where}"
                 )
+            # Products of numbers beyond the root of the limit overflow; integers may be indices.
+            largest = 0.0 if hides else float(tensor.double().abs().max())
+            if (
+                largest > (limit**0.5 if floating else limit)
+                and not self._are_indices(tensor)
+                and all(bool(weight.isfinite().all()) for weight in weights)
+            ):
+                raise ValueError(
+                    f"argument {path!r} must hold numbers that do not overflow in {dtype}, the "
+                    f"backbone's type, got up to {largest:g} {where}: scale inputs to zero mean "
+                    "and unit variance"
+                )
+
+    def _are_indices(self, tensor: Tensor) -> bool:
+        """Whether integers can be the rows of an embedding."""
+        tables = [m.num_embeddings for m in self.backbone.modules() if isinstance(m, nn.Embedding)]
+        return not tensor.is_floating_point() and int(tensor.max()) < max(tables, default=0)
+
+
+_CAUSAL = re.compile(r"\w*ForCausalLM|\w*(?<!XLNet)(?<!With)LMHeadModel")
+"""Language models of ``transformers`` that predict the token after each position."""
+
+
+def check_shift(call: Call, labels: Tensor, ignored: int | None) -> None:
+    """Raise if a causal language model would learn to repeat its input: labels are the tokens.
+
+    Models of ``transformers`` shift labels themselves when they compute a loss; here the output of
+    a position is compared with the label of that position. ``ignored`` is the label that counts
+    for nothing.
+    """
+    if not any(_CAUSAL.fullmatch(kind.__name__) for kind in type(call.backbone).__mro__):
+        return
+    tokens = call.tensors.get("input_ids")
+    if tokens is None or labels.dim() != 2 or labels.shape != tokens.shape:
+        return
+    counted = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
+    copied = bool((labels == tokens)[counted].all()) and bool(counted.any())
+    follow = (labels[:, :-1] == tokens[:, 1:])[counted[:, :-1]]
+    if copied and not bool(follow.all()):  # one token repeated for ever looks like both
+        raise ValueError(
+            f"y (labels) of shape {list(labels.shape)} are the tokens of input_ids, but the label "
+            "of a position must be the token after it, or the model learns to repeat its input: "
+            "shift them, labels = torch.full_like(input_ids, -100); labels[:, :-1] = "
+            "input_ids[:, 1:], with gfo.Categorical(vocabulary, ignore_index=-100)"
+        )
 
 
 def logits_of(output: Any) -> Tensor:

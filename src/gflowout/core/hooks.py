@@ -58,13 +58,14 @@ class MaskedBackbone:
         visit: Visit = lambda index, activation: activation,
         copies: int = 1,
         parting: bool = False,
+        batch: int | None = None,
     ) -> Any:
         """Run the backbone with the masks that ``visit`` gives for the sites' activations.
 
         The pass is over ``copies`` copies of the batch; with ``parting`` they part at the first
-        site, up to which a single one serves all.
+        site, up to which a single one serves all. ``batch`` is the size of one, for folded sites.
         """
-        self._pass.start(visit, copies, parting)
+        self._pass.start(visit, copies, parting, batch)
         self._shared.ready()
         try:
             output = self.view(*args, **kwargs)
@@ -84,9 +85,9 @@ class _Pass:
         self._masks: list[Tensor | None] = []  # None where gradients were off
         self._visit: Visit | None = None
 
-    def start(self, visit: Visit, copies: int, parting: bool) -> None:
+    def start(self, visit: Visit, copies: int, parting: bool, batch: int | None) -> None:
         self._masks = []
-        self._visit, self._copies, self._parting = visit, copies, parting
+        self._visit, self._copies, self._parting, self._batch = visit, copies, parting, batch
 
     def stop(self) -> None:
         self._visit = None
@@ -116,7 +117,7 @@ class _Pass:
 
     def _mask(self, index: int, activation: Tensor) -> Tensor:
         if self._visit is None:
-            return self._mask_again(index, activation)
+            return self._mask_again(index, self._unfolded(index, activation))
         site, done = self._sites[index], len(self._masks)
         if index < done:
             raise ValueError(
@@ -128,6 +129,7 @@ class _Pass:
                 f"site {self._sites[done].name!r} did not run before {site.name!r}, as it "
                 "did with `example`: sites must run in the same order in every pass"
             )
+        activation = self._unfolded(index, activation)
         site.check(activation)
         with _kept():
             mask = self._visit(index, activation)
@@ -146,12 +148,22 @@ class _Pass:
             )
         return self._apply(index, activation, mask)
 
+    def _unfolded(self, index: int, activation: Tensor) -> Tensor:
+        site = self._sites[index]
+        if site.folded is None:
+            return activation
+        copies = 1 if self._parting and index == 0 else self._copies
+        return site.unfold(activation, None if self._batch is None else copies * self._batch)
+
     def _apply(self, index: int, activation: Tensor, mask: Tensor) -> Tensor:
         parting = self._parting and index == 0
         lazy = parting and not torch.is_grad_enabled() and self._read_by_linear[index]
         site = self._sites[index]
+        if site.folded == "batch":
+            mask = site.one_row(mask)
         try:
-            return site.apply(activation, mask, self._copies, parting, lazy)
+            masked = site.apply(activation, mask, self._copies, parting, lazy)
+            return masked if site.folded is None else masked.flatten(0, 1)
         except Exception:  # PyTorch's message names neither the site nor the mask
             rows = activation.shape[site.batch_axis] * (self._copies if parting else 1)
             site.check_mask(mask, rows, self._copies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -245,7 +246,7 @@ class Gaussian(Likelihood):
     backbone: it then gives [batch, ..., 2 * dim], means first, log-variances after.
 
     Labels should be scaled to about unit variance: the noise starts there, and so does what the
-    mask posterior sees of a label.
+    mask posterior sees of a label. Training warns of labels that are a thousand times larger.
 
     Args:
         dim: Number of values per example.
@@ -273,6 +274,7 @@ class Gaussian(Likelihood):
         self.learn_noise = checks.boolean("learn_noise", learn_noise)
         self.heteroscedastic = checks.boolean("heteroscedastic", heteroscedastic)
         self.label_size = dim
+        self._warned = False
         if not heteroscedastic:
             start = torch.full((dim,), 2 * math.log(noise))
             self.log_variance = nn.Parameter(start, requires_grad=learn_noise)
@@ -285,9 +287,33 @@ class Gaussian(Likelihood):
         if self.dim == 1 and y.dim() == 1:
             y = y.unsqueeze(-1)
         _last_axis(self, y, self.dim, label=True)
-        if values and not bool(y.isfinite().all()):
-            raise ValueError(f"y must hold finite numbers for {self}, got NaN or infinity")
+        if values and y.numel():
+            largest = float(y.abs().amax())
+            if not math.isfinite(largest):
+                raise ValueError(f"y must hold finite numbers for {self}, got NaN or infinity")
+            if self.training and not self._warned and largest >= _UNSCALED * self._start:
+                self._warn_of_scale(y)
         return y
+
+    @property
+    def _start(self) -> float:
+        return 1.0 if self.heteroscedastic else self.noise
+
+    def _warn_of_scale(self, y: Tensor) -> None:
+        """Warn, once, of labels whose mean or standard deviation is far from the noise."""
+        values = y.detach().double().reshape(-1, self.dim)
+        mean = float(values.mean(0).abs().max())
+        deviation = float(values.std(0, correction=0).max())
+        if max(mean, deviation) >= _UNSCALED * self._start:
+            self._warned = True
+            warnings.warn(
+                f"y has a mean of up to {mean:.3g} and a standard deviation of up to "
+                f"{deviation:.3g} for {self}, whose noise starts at {self._start:g}: training will "
+                "hardly move from there, and what it learns is not to be trusted. Standardise y, "
+                "(y - y.mean(0)) / y.std(0) of the training set, and scale predictions back; or "
+                "centre y and set noise= to its standard deviation",
+                stacklevel=2,
+            )
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-density of the labels."""
@@ -316,12 +342,16 @@ class Gaussian(Likelihood):
 
     def settle(self, output: Tensor) -> tuple[Tensor, Likelihood]:
         """Write the learned noise into the output."""
-        return torch.cat(self.moments(output), -1), Gaussian(self.dim, heteroscedastic=True)
+        settled = Gaussian(self.dim, heteroscedastic=True).eval()  # trained no more
+        return torch.cat(self.moments(output), -1), settled
 
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.__name__: kind for kind in (Categorical, Binary, MultiLabel, Gaussian)
 }
+
+_UNSCALED = 1e3
+"""Labels that are this many times larger than the noise at the start are warned of."""
 
 _AT_A_TIME = 2**17
 """Elements that :meth:`Categorical.samples` takes at a time."""

@@ -155,6 +155,21 @@ class Method(nn.Module):
             )
         self.sites = tuple(sites)
         self.options = options
+        mixed = [site.name for site in sites if site.folded == "batch"]
+        if mixed and not self.shares_masks:
+            raise ValueError(
+                f"site {mixed[0]!r} has no axis before the units that is the batch, nor the same "
+                "number of rows for one example after the other, and method "
+                f"{self.name!r} draws a mask for each example. Name a submodule whose output "
+                "starts with the batch (reshape in a submodule of its own, such as nn.Unflatten, "
+                'or an nn.Identity after it), or take masks that all examples share: "id-gflowout" '
+                'with draws above 1 and no group_size, "masksembles", or "gates" with shared=True'
+            )
+
+    @property
+    def shares_masks(self) -> bool:
+        """Whether all examples of a pass have one mask, so that a site needs no batch axis."""
+        return self.deterministic
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Return the multiplier of a site when labels are unknown: in prediction."""

@@ -31,6 +31,8 @@ from gflowout.core.view import evaluating
 PREFIX = "gflowout"
 """Where a wrapped model's state_dict keeps what wrapping added."""
 
+_FOLDED = {"examples": "batch", "batch": "1"}
+
 
 class MaskedModel(nn.Module):
     """A backbone with masks at its sites; built by :func:`gflowout.wrap`.
@@ -110,8 +112,8 @@ class MaskedModel(nn.Module):
             return runner.run(self.method.draw, Trajectory(given=given))
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
-        if self.validate and math.isnan(losses.nll.item()):
-            runner.call.check_nan()
+        if self.validate and not math.isfinite(losses.nll.item()):
+            runner.call.check_finite()
         return losses
 
     @torch.no_grad()
@@ -171,8 +173,8 @@ class MaskedModel(nn.Module):
             outputs, kept = runner.sample(
                 resting.method, distinct, chunk, given or None, return_masks
             )
-            if self.validate and bool(outputs.isnan().any()):
-                runner.call.check_nan()
+            if self.validate and not _finite(outputs):
+                runner.call.check_finite()
             self.likelihood.samples(outputs[0])  # an output of the wrong shape fails here, by name
             return settled(outputs, self.likelihood, kept, count)
 
@@ -320,9 +322,15 @@ class MaskedModel(nn.Module):
             f"site {site.name!r}: {site.units} units on "
             + (f"axes {site.axes}" if len(site.axes) > 1 else f"axis {site.axis}")
             + ("" if site.tokens is None else f", real tokens on axis {site.tokens}")
+            + ("" if site.folded is None else f" of [{_FOLDED[site.folded]}, rows, ...]")
             for site in self.sites
         ]
         return "\n".join(lines)
+
+
+def _finite(values: Tensor) -> bool:
+    """Whether all numbers are finite: their sum says so at once, unless it is too large itself."""
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 
 def outer(key: str) -> str:

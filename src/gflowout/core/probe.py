@@ -22,8 +22,10 @@ from gflowout.core.trace import (
     close,
     masked_call,
     padded_call,
+    rolled_call,
     trace_call,
     unused_sites,
+    widened_call,
 )
 from gflowout.core.units import Units, keep_rates, layout_of
 
@@ -57,10 +59,15 @@ def learn(
     batch = trace.output.shape[0]
     batched, doubled = _find_batched(call, trace)
     fixed, unfoldable = _compare(trace, doubled)
+    folded = _several_rows(call, batched, trace, doubled)
     sites = [
-        _with_consumer(_site(name, shape, units, batch, call.backbone, doubled), shape, readers)
+        _with_consumer(
+            _site(name, shape, units, batch, call.backbone, doubled, name in folded), shape, readers
+        )
         for (name, shape, units), readers in zip(trace.sites, trace.readers, strict=True)
     ]
+    if any(site.folded == "batch" for site in sites):
+        doubled = None  # one mask serves a whole pass, so that every draw needs its own
     for site in unused_sites(call, sites, trace.output):
         recurrent = site.name != INPUT and isinstance(
             call.backbone.get_submodule(site.name), nn.RNNBase
@@ -74,7 +81,7 @@ def learn(
     if padding is not None:
         tokens = real_positions(padding, call.tensors[padding], batch).shape[1]
         sites = [
-            site.with_tokens(shape, tokens)
+            site.with_tokens(_unfolded(site, shape, batch), tokens)
             for site, (_, shape, _) in zip(sites, trace.sites, strict=True)
         ]
     spec = CallSpec(
@@ -142,7 +149,9 @@ def _site(
     batch: int,
     backbone: nn.Module,
     doubled: Trace | None,
+    several_rows: bool,
 ) -> Site:
+    """A site from the shape of its activation; ``several_rows``: of an example, on axis 0."""
     rank = len(shape)
     if rank < 2:
         raise ValueError(
@@ -168,19 +177,59 @@ def _site(
             "either may be the batch: give an example whose batch differs from its other sizes"
         )
     batch_axis = next((at for at in candidates if shape[at] == batch), None)
-    if batch_axis is None or (rank == 2 and batch_axis == 1):
+    folded = None
+    if several_rows or batch_axis is None:
+        folded, batch_axis = "examples" if several_rows else "batch", 0
+    if (folded and 0 in axes) or (rank == 2 and batch_axis == 1):
         raise ValueError(
             f"site {name!r} gives shape {list(shape)}, in which no axis before the units (axis "
             f"{axes[0]}) is the batch of {batch} that the backbone returns for `example`"
         )
     rate = float(module.p) if isinstance(module, DROPOUTS) else None
-    layout = layout_of(units, axes, tuple(shape[axis] for axis in axes))
+    sizes = tuple(shape[axis] for axis in axes)
+    if folded:
+        axes, rank = tuple(axis + 1 for axis in axes), rank + 1
+    layout = layout_of(units, axes, sizes)
     keep = keep_rates(units, layout)
-    plain = len(axes) == 1 and layout.unit == tuple(range(shape[axes[0]]))
+    plain = len(axes) == 1 and layout.unit == tuple(range(sizes[0]))
     return Site(
         name, layout.units, axes[0], rank, batch_axis, rate,
-        layout=None if plain else layout, keep=keep,
+        layout=None if plain else layout, keep=keep, folded=folded,
     )  # fmt: skip
+
+
+def _unfolded(site: Site, shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    """Shape of an activation as the site sees it; see :meth:`Site.unfold`."""
+    if site.folded is None:
+        return shape
+    count = batch if site.folded == "examples" else 1
+    return (count, shape[0] // count, *shape[1:])
+
+
+def _several_rows(
+    call: Call, batched: Sequence[str], trace: Trace, doubled: Trace | None
+) -> set[str]:
+    """Sites whose first axis has several rows of one example after the other, such as frames.
+
+    Their rows must follow the examples when these change places; the same rows everywhere prove
+    nothing.
+    """
+    batch, sites = len(trace.output), {}
+    for name, shape, units in trace.sites:
+        after = doubled.shapes.get(name, [()])[0] if doubled is not None else ()
+        several = bool(shape) and shape[0] % batch == 0 < shape[0] - batch
+        if several and after == (2 * shape[0], *shape[1:]):
+            sites[name] = units
+    if not sites:
+        return set()
+    padded = trace_call(padded_call(call, batched), sites, keep=True)
+    turned = trace_call(rolled_call(padded_call(call, batched), batched), sites, keep=True)
+    proven = set()
+    for name, activation in padded.activations.items():
+        moved = activation.roll(len(activation) // len(padded.output), 0)
+        if close(turned.activations[name], moved) and not close(activation, moved):
+            proven.add(name)
+    return proven
 
 
 def _axes(name: str, shape: tuple[int, ...], units: Units) -> tuple[int, ...]:
@@ -212,7 +261,7 @@ def _with_consumer(site: Site, shape: tuple[int, ...], readers: Mapping[str, int
     Channels that are flattened reach a linear layer as channels times positions.
     """
     sizes = {math.prod(site.shape)}
-    if site.axis == 1:
+    if site.axis == (1 if site.folded is None else 2):
         sizes.add(math.prod(shape[1:]))
     consumer = next((name for name, size in readers.items() if size in sizes), None)
     return dataclasses.replace(site, consumer=consumer)
@@ -233,7 +282,39 @@ def _find_batched(call: Call, trace: Trace) -> tuple[tuple[str, ...], Trace | No
         if working:  # more than one choice: an example of one row does not tell them apart
             chosen = tuple(path for path in candidates if path in working)
             return chosen, passes.get(chosen) or _double(call, chosen, trace)
+    if candidates and _time_first(call, candidates[0], trace):
+        return (), None
     return tuple(candidates) if len(candidates) == 1 else (), None
+
+
+def _time_first(call: Call, path: str, trace: Trace) -> bool:
+    """Whether axis 1 of an argument is the batch, though axis 0 is of its size; raise for outputs.
+
+    More rows there give more rows of the output, and the ones that were there do not change.
+    """
+    tensor, output = call.tensors[path], trace.output
+    if tensor.dim() < 2:
+        return False
+    size = tensor.shape[1]
+    try:
+        wide = masked_call(widened_call(call, size))
+    except Exception:
+        return False
+    if size == len(output) and close(wide[: len(output)], output) and len(wide) == 2 * size:
+        return True
+    recurrent = any(
+        getattr(module, "batch_first", True) is False or isinstance(module, nn.RNNCellBase)
+        for module in call.backbone.modules()
+    )
+    out = output.dim() > 1 and output.shape[1] == size and wide.shape[1:2] == (2 * size,)
+    if recurrent and out and close(wide[:, :size], output):
+        raise ValueError(
+            f"the backbone takes and returns the batch on axis 1: argument {path!r} of shape "
+            f"{list(tensor.shape)} gives {list(output.shape)}, and rows of axis 0 depend on each "
+            "other, as steps in time do. The output must start with the batch: return "
+            "output.transpose(0, 1), and give labels in that order"
+        )
+    return False
 
 
 def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
@@ -281,7 +362,11 @@ def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Tr
 
 
 def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the modules whose output ignores the batch, and those that cannot be repeated."""
+    """Return the modules whose output ignores the batch, and those that cannot be repeated.
+
+    Rows that are not examples are not repeated: they may be ordered by something else first.
+    """
+    batch = len(trace.output)
     fixed: list[str] = []
     unfoldable: list[str] = []
     if doubled is None:
@@ -291,7 +376,7 @@ def _compare(trace: Trace, doubled: Trace | None) -> tuple[tuple[str, ...], tupl
         empty = any(0 in shape for shape in shapes)
         if after == shapes and not empty:
             fixed.append(name)
-        elif empty or after != [(2 * shape[0], *shape[1:]) if shape else () for shape in shapes]:
+        elif empty or after != [(2 * batch, *shape[1:]) for shape in shapes]:
             unfoldable.append(name)
     return tuple(fixed), tuple(unfoldable)
 

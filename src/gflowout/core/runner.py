@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import tree
-from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, logits_of
+from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, check_shift, logits_of
 from gflowout.core.hooks import MaskedBackbone
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import DrawMask, Method
@@ -68,7 +68,7 @@ class Runner:
             if site == 0:
                 if self._prefix is not None:
                     self._prefix.close()
-                trajectory.batch = activation.shape[self.sites[0].batch_axis] // entering
+                trajectory.batch = self._examples(activation, trajectory) // entering
             # Masks are accounted for in full precision, and also inside a part without gradient.
             with torch.set_grad_enabled(learning), _full_precision(activation.device.type):
                 return draw(site, activation, trajectory)
@@ -76,7 +76,7 @@ class Runner:
         try:
             # A checkpoint may run parts of a training pass again later: each has its own masks.
             masked = MaskedBackbone(self.backbone, self.sites) if learning else self._masked
-            return masked(args, kwargs, visit, copies, parting)
+            return masked(args, kwargs, visit, copies, parting, self.call.batch_size)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             plain = self.call.explain(error)
             if plain is None:
@@ -87,6 +87,12 @@ class Runner:
                     )
                 raise
             raise plain from error
+
+    def _examples(self, activation: Tensor, trajectory: Trajectory) -> int:
+        """Examples at the first site: where its rows are of the whole batch, as many as labels."""
+        if self.sites[0].folded == "batch" and isinstance(trajectory, Scored):
+            return trajectory.label.shape[0]
+        return activation.shape[self.sites[0].batch_axis]
 
     def own_random_state(self) -> AbstractContextManager[Any]:
         """Give a backbone that draws numbers itself a random state to do so, and put it back."""
@@ -195,6 +201,8 @@ class Scorer:
                 f"y must have one label per example of the batch of {self.batch}, got shape "
                 f"{list(y.shape)}"
             )
+        if values:
+            check_shift(runner.call, self.target, getattr(likelihood, "ignore_index", None))
         self.label = likelihood.encode(self.target)
 
     def __call__(self, draw: DrawMask, copies: int = 1) -> Scored:

@@ -196,6 +196,7 @@ def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
         added = {"method": own, "likelihood": likelihood.state_dict()}
     _check_backbone(where, backbone, sites)
     _compare(saved, backbone, added)
+    _check_finite(saved, backbone)
     with torch.random.fork_rng(devices=[]):
         return assemble(backbone, *_parts_of(where, config), validate=config["validate"])
 
@@ -238,6 +239,24 @@ def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tens
             raise ValueError(
                 f"{where} does not fit the backbone ({name}): {key!r} has shape "
                 f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
+            )
+
+
+def _check_finite(saved: _Saved, backbone: nn.Module) -> None:
+    """Raise if the file has NaN or infinity, unless it is where a buffer of the backbone has it."""
+    buffers = dict(backbone.named_buffers())
+    for key, tensor in saved.tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        finite = (tensor.float() if tensor.element_size() == 1 else tensor).isfinite()
+        if bool(finite.all()):
+            continue
+        own = buffers.get(key)  # masks of attention, say
+        if own is None or not torch.equal(finite, own.isfinite().cpu()):
+            raise ValueError(
+                f"{saved.where} has {int((~finite).sum())} values in {key!r} that are NaN or "
+                "infinite: the model was damaged before it was saved, or its training diverged; "
+                "load an earlier file"
             )
 
 
@@ -338,6 +357,8 @@ def _site(saved: dict[str, Any]) -> Site:
     axes = [checks.integer(f"site {name}", saved[name], low=0) for name in names]
     if max(axes) >= rank or len(set(axes)) < len(axes):
         raise ValueError(f"site {', '.join(names)} must differ and be below {rank}, got {axes}")
+    if saved.get("folded") is not None:
+        checks.choice("site folded", saved["folded"], ["examples", "batch"])
     if saved.get("rate") is not None:
         checks.number("site rate", saved["rate"], low=0, high=1)
     if not isinstance(saved["name"], str) or not isinstance(saved.get("consumer"), str | None):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,10 @@ class Site:
         layout: Which unit every element belongs to; ``None`` for one unit per place on ``axis``.
         keep: Keep rate of every unit before training, if the user gave any.
         tokens: Axis of the positions that may be padding, if there is one; see :meth:`pool`.
+        folded: What the first axis of the submodule's output has instead of the batch: several rows
+            of one example after the other, ``"examples"``, such as the frames of videos; or rows
+            of the ``"batch"`` as a whole, such as nodes of graphs, which one mask serves. All axes
+            above are then those of the activation as [batch or 1, rows, ...]; see :meth:`unfold`.
 
     Examples:
         >>> Site("conv1", units=8, axis=1, rank=4).spread(torch.ones(5, 8)).shape
@@ -62,6 +68,7 @@ class Site:
     layout: Layout | None = None
     keep: tuple[float, ...] | None = None
     tokens: int | None = None
+    folded: str | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -176,6 +183,36 @@ class Site:
         rows = rows.reshape(copies, -1, *rows.shape[1:])
         return (activation.reshape(present, batch, *activation.shape[1:]) * rows).flatten(0, 1)
 
+    def unfold(self, activation: Tensor, examples: int | None) -> Tensor:
+        """View what a submodule gives so that the batch has an axis of its own, if it is folded.
+
+        ``examples`` are those of all copies of the batch; ``None``: every row is one.
+
+        Examples:
+            >>> site = Site("frame", units=8, axis=2, rank=5, folded="examples")
+            >>> site.unfold(torch.ones(6, 8, 5, 5), examples=2).shape
+            torch.Size([2, 3, 8, 5, 5])
+        """
+        if self.folded is None or activation.dim() == 0:
+            return activation
+        rows = activation.shape[0]
+        count = 1 if self.folded == "batch" else rows if examples is None else examples
+        if rows % count:
+            raise ValueError(
+                f"site {self.name!r} gives shape {list(activation.shape)}: axis 0 must have the "
+                f"same number of rows for each of {count} examples, as in `example`"
+            )
+        return activation.reshape(count, rows // count, *activation.shape[1:])
+
+    def one_row(self, mask: Tensor) -> Tensor:
+        """The mask of a site whose rows are of no single example; an error if there are several."""
+        if mask.shape[0] > 1 and not bool((mask == mask[:1]).all()):
+            raise ValueError(
+                f"site {self.name!r} has rows of the batch as a whole, and its masks must be the "
+                f"same for all examples, got {mask.shape[0]} that differ"
+            )
+        return mask[:1]
+
     def check(self, activation: Tensor) -> None:
         """Raise a ``ValueError`` if an activation is not of the shape that was learned."""
         shape = tuple(activation.shape)
@@ -270,8 +307,8 @@ def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Te
 def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> dict[str, Units]:
     """Resolve names and glob patterns to submodule names, each with what its units are.
 
-    For ``sites`` see :func:`gflowout.wrap`; ``*`` crosses dots, as in :mod:`fnmatch`. ``empty``
-    allows ``sites=()``, no site at all.
+    For ``sites`` see :func:`gflowout.wrap`; ``*`` crosses dots, as in :mod:`fnmatch`, and of nested
+    matches of a pattern the outermost is taken. ``empty`` allows ``sites=()``, no site at all.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
@@ -279,6 +316,8 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
         ['2']
         >>> list(find_sites(net, ["[01]"]))
         ['0', '1']
+        >>> list(find_sites(nn.ModuleDict({"blocks": net}), ["*"]))
+        ['blocks']
     """
     modules = {name: module for name, module in backbone.named_modules() if name}
     first_names = {module: name for name, module in modules.items()}
@@ -312,11 +351,11 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
         if pattern in everything and everything[pattern] in first_names:
             resolved[first_names[everything[pattern]]] = units
             continue
-        matches = [
+        matches = _outermost(
             name
             for name, module in modules.items()
             if fnmatch.fnmatchcase(name, pattern) and not isinstance(module, _CONTAINERS)
-        ]
+        )
         if not matches:
             raise ValueError(
                 f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}"
@@ -328,7 +367,49 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
             f"sites: {INPUT!r} stands for the input of the backbone, which also has a submodule of "
             "that name: rename the submodule"
         )
+    _warn_of_norms(backbone, modules, resolved)
     return resolved
+
+
+def _outermost(names: Iterable[str]) -> list[str]:
+    """Names that are not inside another one; parents come before their children."""
+    outer: dict[str, None] = {}
+    for name in names:
+        parents = (name[: dot.start()] for dot in re.finditer(r"\.", name))
+        if not any(parent in outer for parent in parents):
+            outer[name] = None
+    return list(outer)
+
+
+def _warn_of_norms(
+    backbone: nn.Module, modules: Mapping[str, nn.Module], names: Iterable[str]
+) -> None:
+    """Warn of sites on normalisation layers, unless the backbone itself lists them as sites."""
+    own = getattr(backbone, "sites", ())
+    listed = own if isinstance(own, tuple | list) else ()
+    norms = [name for name in names if _is_norm(modules.get(name)) and name not in listed]
+    if not norms:
+        return
+    order, block = list(modules), norms[0].rpartition(".")[0]
+    after = order[order.index(norms[0]) + 1 :]
+    instead = [name for name in after if type(modules[name]).__module__ == nn.ReLU.__module__][:1]
+    instead += [block] if block and not isinstance(modules[block], _CONTAINERS) else []
+    kinds = {type(modules[name]).__name__: None for name in norms}
+    warnings.warn(
+        f"sites: {_listed(dict.fromkeys(norms), 4)} normalise ({', '.join(kinds)}): a mask there "
+        "undoes what the layer sets, the mean and the scale of its output. Name an activation that "
+        "follows, an nn.Identity after it, or the block around it"
+        + (f", such as {' or '.join(map(repr, instead))}" if instead else "")
+        + "; gfo.sites(net, pattern) lists what a pattern names",
+        stacklevel=4,
+    )
+
+
+def _is_norm(module: nn.Module | None) -> bool:
+    """Whether a module normalises: those of PyTorch, and others by their name."""
+    if module is None or next(module.children(), None) is not None:
+        return False
+    return re.fullmatch(r".*Norm(\dd)?|CrossMapLRN2d", type(module).__name__) is not None
 
 
 def _units(name: str, value: Any) -> Units:

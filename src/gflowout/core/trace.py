@@ -42,6 +42,7 @@ class Trace:
     def __init__(self) -> None:
         self.output = torch.empty(0)
         self.sites: list[tuple[str, tuple[int, ...], Units]] = []
+        self.activations: dict[str, Tensor] = {}  # of the sites, if they are kept
         self.readers: list[dict[str, int]] = []  # per site, layers that ran later: input sizes
         self.runs: dict[str, int] = {}
         self.shapes: dict[str, list[tuple[int, ...]]] = {}
@@ -49,8 +50,11 @@ class Trace:
         self.random = False
 
 
-def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
-    """Run a call once and record what it shows, at the named sites above all."""
+def trace_call(call: Call, names: Mapping[str, Units], keep: bool = False) -> Trace:
+    """Run a call once and record what it shows, at the named sites above all.
+
+    ``keep`` also keeps the activations there.
+    """
     trace = Trace()
     units: tuple[int, int] | None = None  # axis and size of the last output of a known kind
     follows: Tensor | None = None  # that output, or what modules that keep its shape made of it
@@ -71,6 +75,8 @@ def trace_call(call: Call, names: Mapping[str, Units]) -> Trace:
                 )
         wanted = dataclasses.replace(wanted, axis=axis)
         trace.sites.append((name, tuple(activation.shape), wanted))
+        if keep:
+            trace.activations[name] = activation.clone()
         trace.readers.append({})
 
     def hook(name: str, module: nn.Module, args: Any, output: Any) -> None:
@@ -173,6 +179,29 @@ def padded_call(call: Call, batched: Sequence[str], before: int = 0, after: int 
         return torch.cat([*rows[:before], tensor, *rows[before:]])
 
     return Call(call.backbone, *tree.map_tensors(padded, (call.args, call.kwargs)))
+
+
+def rolled_call(call: Call, batched: Sequence[str]) -> Call:
+    """A copy of a call with the last row of its batch in front of the others."""
+    inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
+
+    def rolled(_: str, tensor: Tensor) -> Tensor:
+        return tensor.roll(1, 0) if id(tensor) in inputs else tensor.clone()
+
+    return Call(call.backbone, *tree.map_tensors(rolled, (call.args, call.kwargs)))
+
+
+def widened_call(call: Call, size: int) -> Call:
+    """A copy of a call with twice the rows on axis 1, or on axis 0, where these are ``size``."""
+
+    def widened(_: str, tensor: Tensor) -> Tensor:
+        axis = next((at for at in (1, 0) if tensor.shape[at : at + 1] == (size,)), None)
+        if axis is None:
+            return tensor.clone()
+        rows = tensor.movedim(axis, 0)
+        return torch.cat([rows, _other_rows(rows, 0)]).movedim(0, axis)
+
+    return Call(call.backbone, *tree.map_tensors(widened, (call.args, call.kwargs)))
 
 
 def close(output: Tensor, expected: Tensor) -> bool:

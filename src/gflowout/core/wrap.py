@@ -37,7 +37,8 @@ def wrap(
     Args:
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
         method: A name listed in ``docs/reference/methods.md``: ``"gflowout"``, ``"mc"``, ...
-        sites: Names or glob patterns of submodules whose output is masked; ``"input"`` for the
+        sites: Names or glob patterns of submodules whose output is masked (``*`` crosses dots; of
+            nested matches of a pattern the outermost; see :func:`sites`); ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told, or
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
             ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the module as it is.

@@ -88,6 +88,11 @@ class StochasticGates(Method):
         normal = NormalDist(0, options.noise)
         self.means = SiteNumbers(sites, options.start, per_unit=True, from_keep=normal.inv_cdf)
 
+    @property
+    def shares_masks(self) -> bool:
+        """Whether gates are drawn for the whole batch."""
+        return bool(self.options.shared)
+
     def mean(self, site: int) -> Tensor:
         """Learned mean of a site's gates before they are cut off at 0 and 1, [units]."""
         return self.means.split(self.means())[site]

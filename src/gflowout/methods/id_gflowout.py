@@ -128,6 +128,11 @@ class IDGFlowOut(Method):
         if options.log_z == "learned":
             self.log_z = nn.Parameter(torch.zeros(()))
 
+    @property
+    def shares_masks(self) -> bool:
+        """Whether a mask serves the whole batch."""
+        return self._whole
+
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one exploring mask per group; account for it under posterior and prior."""
         mask = self.walk_training(site, trajectory)

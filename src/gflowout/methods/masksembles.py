@@ -75,6 +75,11 @@ class Masksembles(Method):
             masks = overlapping(options.members, site.units, options.scale)
             self.register_buffer(f"masks{index}", masks)
 
+    @property
+    def shares_masks(self) -> bool:
+        """Every draw is one member for the whole batch."""
+        return True
+
     def members(self) -> list[Tensor]:
         """Masks of all members, one [members, 1, units] per site."""
         return [self.get_buffer(f"masks{site}").unsqueeze(1) for site in range(len(self.sites))]
@@ -96,8 +101,12 @@ class Masksembles(Method):
         return self._used(site, activation, trajectory)
 
     def step(self, score: Score) -> Losses:
-        """One pass; the loss is the negative log-likelihood."""
-        return likelihood_losses(score(self.draw_training))
+        """One pass; the loss is the negative log-likelihood.
+
+        A site with rows of the whole batch needs one member for all of it.
+        """
+        mixed = any(site.folded == "batch" for site in self.sites)
+        return likelihood_losses(score(self.draw if mixed else self.draw_training))
 
     def _random(self, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """One member per copy of the batch, [copies]."""

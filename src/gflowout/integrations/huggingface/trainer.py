@@ -20,7 +20,7 @@ from transformers import AutoConfig, PreTrainedModel, TrainingArguments, default
 from transformers.utils.generic import ModelOutput
 
 from gflowout.core import checks, random, serialization, tree
-from gflowout.core.call import logits_of
+from gflowout.core.call import Call, check_shift, logits_of
 from gflowout.core.likelihoods import Categorical, Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
@@ -161,6 +161,9 @@ class TrainerModel(nn.Module):
         source = random.generator(self.seed, "evaluate", self._evaluated)
         self._evaluated += 1
         pred = self.model.predict(*args, samples=self.samples, generator=source, **inputs)
+        if labels is not None:
+            ignored = getattr(pred.likelihood, "ignore_index", None)
+            check_shift(Call(self.model.backbone, args, inputs), labels, ignored)
         loss = None if labels is None else -pred.log_prob(labels).sum() / _counted(pred, labels)
         return MaskedOutput(loss=loss, logits=mean_logits(pred))
 
