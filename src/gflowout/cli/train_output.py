@@ -59,6 +59,12 @@ def show_training(trained: Trained, notes: Iterable[str]) -> None:
     epochs = counted(len(result.history), "epoch")
     typer.echo(f"{epochs} ({how}{before}) in {duration(result.seconds)}")
     typer.echo(f"best epoch {result.best_epoch + 1}: {scores}")
+    done = len(result.history)
+    if result.stopped == "epochs" and result.best_epoch == done - 1:
+        typer.echo(
+            f"note: the best epoch is the last: train longer, with --epochs {2 * done} and another "
+            "--out or --restart"
+        )
     typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
     typer.echo(f"next: gflowout evaluate {trained.folder}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.training.fit import FitResult, fit
 from gflowout.training.monitoring import DivergedError, TrainingWarning
 from gflowout.training.options import FitOptions
+from gflowout.training.signals import TerminatedError
 
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule
@@ -20,6 +21,7 @@ __all__ = [
     "FitResult",
     "MaskedDataModule",
     "MaskedModule",
+    "TerminatedError",
     "TrainingWarning",
     "fit",
 ]
