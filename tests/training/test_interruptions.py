@@ -1,4 +1,4 @@
-"""SIGTERM, damaged checkpoints and lost rows: a run that goes on ends as if nothing had happened."""
+"""SIGTERM, damaged checkpoints, lost rows: a run that goes on ends as if nothing had happened."""
 
 import signal
 from pathlib import Path

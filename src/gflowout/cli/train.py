@@ -73,7 +73,10 @@ def train(
     data_dir: options.DataDir = None,
     method: Annotated[str | None, Option(help="Method. Default: gflowout.")] = None,
     backbone: Annotated[str | None, Option(help="Backbone: auto, mlp or resnet18.")] = None,
-    epochs: Annotated[int | None, Option(help="Largest number of epochs. Default: 20.")] = None,
+    epochs: Annotated[
+        int | None,
+        Option(help="Largest number of epochs. Default: 20; tables stop when no longer better."),
+    ] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. Default: 0.")] = None,
     set_: options.Set = None,
     out: Annotated[

@@ -34,8 +34,9 @@ def show_plan(settings: Config, out: Path | None) -> None:
         done = checkpoints.last(out / "checkpoints")
         state = "new" if done is None else f"goes on after epoch {checkpoints.epoch_of(done) + 1}"
         lines.append(("folder", f"{out} ({state})"))
+    most = "about" if settings.fit.patience is None else "at most"
     lines.append(
-        ("cost", f"about {duration(planned.total)} in all: {duration(planned.epoch)} an epoch, "
+        ("cost", f"{most} {duration(planned.total)} in all: {duration(planned.epoch)} an epoch, "
                  f"{duration(planned.step)} a step, measured here on a few steps")
     )  # fmt: skip
     for word, text in lines:
