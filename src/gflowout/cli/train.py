@@ -25,7 +25,7 @@ from gflowout.training.signals import terminable
 
 _EXITS = (
     "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
-    "configuration, 130 interrupted, 143 terminated."
+    "configuration, 130 interrupted."
 )
 _Seed = Annotated[int, Option(min=0, help="Seed of the draws.")]
 
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
             "train --data patients.csv --set data.target=died --out runs/patients",
             "train --config c.yaml --method mc --set fit.lr=3e-4 --out runs/mc",
             "train --config c.yaml --dry-run",
-            exits=_EXITS,
+            exits=f"{_EXITS.removesuffix('.')}, 143 terminated.",
         )
     )(train)
     app.command(
@@ -75,7 +75,7 @@ def train(
     backbone: Annotated[str | None, Option(help="Backbone: auto, mlp or resnet18.")] = None,
     epochs: Annotated[
         int | None,
-        Option(help="Largest number of epochs. Default: 20; tables stop when no longer better."),
+        Option(help="Largest number of epochs. Default: 20; tables: 1000, and early stopping."),
     ] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. Default: 0.")] = None,
     set_: options.Set = None,
