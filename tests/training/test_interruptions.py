@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_training import Spoil, batches, interrupt, same_weights, wrapped
+from test_training import batches, interrupt, same_weights, wrapped
 
 from gflowout.training import FitOptions, TerminatedError, TrainingWarning, checkpoints, fit
 from gflowout.training import signals as training_signals
@@ -140,17 +140,19 @@ def test_the_checkpoint_before_a_damaged_one_is_taken(
     assert same_weights(model, whole[0])
 
 
-def test_a_damaged_best_epoch_is_trained_again(whole: Any, tmp_path: Path) -> None:
-    with pytest.raises(InterruptedError):
-        train(tmp_path, Spoil(1), unpack=interrupt(18))
-    saved = tmp_path / "checkpoints"
-    assert sorted(checkpoints.epochs(saved)) == [0, 1, 2]
-    best = checkpoints.path_of(saved, 0)
-    best.write_bytes(flipped(best.read_bytes(), 9999))
-    with pytest.warns(TrainingWarning, match=r"epoch-00000\.ckpt: cannot be read .* anew"):
-        model, result = train(tmp_path)
-    assert result.resumed == 0
-    assert same_weights(model, whole[0])
+def test_a_run_does_not_go_on_without_its_best_epoch(tmp_path: Path) -> None:
+    history = [{"epoch": epoch, "valid/nll": loss} for epoch, loss in enumerate([2.0, 1.0, 3.0])]
+    paths = [checkpoints.path_of(tmp_path, epoch) for epoch in range(3)]
+    for epoch, path in enumerate(paths):
+        checkpoints.write(path, {checkpoints.HISTORY: history[: epoch + 1]})
+    assert checkpoints.last(tmp_path) == paths[2]
+    paths[1].write_bytes(flipped(paths[1].read_bytes(), 999))
+    expected = r"epoch-00001\.ckpt: cannot be read \(ChecksumError\); going on after epoch 1"
+    with pytest.warns(TrainingWarning, match=expected):
+        assert checkpoints.last(tmp_path) == paths[0]
+    paths[0].unlink()
+    with pytest.warns(TrainingWarning, match="starting anew"):
+        assert checkpoints.last(tmp_path) is None
 
 
 def test_checkpoints_of_earlier_versions_have_no_checksum(whole: Any, finished: Path) -> None:
