@@ -1,5 +1,6 @@
 """SIGTERM, damaged checkpoints, lost rows: a run that goes on ends as if nothing had happened."""
 
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ def finished(whole: tuple[Any, Path], tmp_path: Path) -> Path:
 
 
 # SIGTERM
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may be slow."""
+    monkeypatch.setattr(training_signals, "GRACE", math.inf)
 
 
 def test_sigterm_saves_the_epoch_and_says_how_to_go_on(whole: Any, tmp_path: Path) -> None:
