@@ -46,6 +46,20 @@ class TestReading:
     def test_defaults_are_those_of_fit(self):
         assert read(None, MNIST).fit == FitOptions()
 
+    def test_tables_have_defaults_of_their_own(self, tmp_path: Path):
+        for name in ("t.csv", "t.PARQUET"):
+            source = tmp_path / name
+            source.touch()
+            given = [f"data={source}", "data.target=y"]
+            fit = read(None, given).fit
+            assert fit == FitOptions(**configs.TABLE_FIT)
+            assert read(None, [*given, "fit.epochs=3"]).fit.epochs == 3
+            assert read(None, [*given, "fit.patience=null"]).fit.patience is None
+            # What is not from the command line says what it means: ids of runs stay.
+            assert (
+                configs.build({"data": {"source": str(source), "target": "y"}}).fit == FitOptions()
+            )
+
     def test_a_short_section_can_be_changed_later(self, tmp_path: Path):
         path = tmp_path / "c.yaml"
         path.write_text("data: mnist\nbackbone: mlp\n")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import shlex
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -21,6 +24,7 @@ from gflowout.app import sources
 from gflowout.app.config import nested, read
 from gflowout.cli import commands
 from gflowout.data.images import load_images
+from gflowout.training import FitResult, signals
 
 runner = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"})
 SMALL = ("--set", "backbone.hidden=[16]", "--set", "fit.lr=0.01", "--set", "data.batch_size=20")
@@ -113,27 +117,33 @@ class TestTrain:
         assert "3 epochs (all done, 3 of them before)" in result.stdout
         assert {path: path.read_bytes() for path in digits.glob("*.*")} == before
 
+    @pytest.mark.parametrize(
+        ("sent", "code", "word", "done"),
+        [(signal.SIGINT, 130, "interrupted", 1), (signal.SIGTERM, 143, "terminated", 2)],
+    )
     def test_interrupted_it_says_how_to_go_on_and_ends_the_same(
-        self, digits: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
+        self, digits: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        sent: int, code: int, word: str, done: int,
+    ):  # fmt: skip
         from gflowout.training.module import MaskedModule
 
         step, out = MaskedModule.training_step, tmp_path / "run"
 
         def interrupted(self, batch, index):
-            if self.current_epoch == 1:
-                raise KeyboardInterrupt
+            if self.current_epoch == 1 and index == 0:
+                signal.raise_signal(sent)
             return step(self, batch, index)
 
         monkeypatch.setattr(MaskedModule, "training_step", interrupted)
+        monkeypatch.setattr(signals, "GRACE", math.inf)  # a busy machine may be slow
         result = run("train", "--data", "mnist", "--data-dir", root, "--epochs", 3, *SMALL,
                      "--out", out, "--seed", 1)  # fmt: skip
-        assert result.exit_code == 130
+        assert result.exit_code == code
         message, command = result.stderr.split("go on with: gflowout ")
-        assert message == "interrupted: all complete epochs are saved; "
+        assert message == f"{word}: all complete epochs are saved; "
         monkeypatch.undo()
         assert "training is not complete; go on with: " in failed("evaluate", out)
-        assert "1 of them before" in good(*shlex.split(command)).stdout
+        assert f"{done} of them before" in good(*shlex.split(command)).stdout
         expected, found = (runs.load(folder).model.state_dict() for folder in (digits, out))
         assert expected.keys() == found.keys()
         assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -145,6 +155,47 @@ class TestTrain:
         monkeypatch.setattr(sources, "load", interrupted)
         result = run("train", "--data", "mnist", "--data-dir", root, "--out", tmp_path / "run")
         assert (result.exit_code, result.stderr) == (130, "interrupted: nothing was trained yet\n")
+
+    def test_terminated_before_anything_was_done(self, root, tmp_path, monkeypatch):
+        before = signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(sources, "load", lambda *_: signal.raise_signal(signal.SIGTERM))
+        result = run("train", "--data", "mnist", "--data-dir", root, "--out", tmp_path / "run")
+        assert (result.exit_code, result.stderr) == (143, "terminated: nothing was trained yet\n")
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    @pytest.mark.parametrize(
+        ("losses", "stopped", "expected"),
+        [
+            ([3.0, 2.0, 1.0], "epochs", True),
+            ([3.0, 1.0, 2.0], "epochs", False),
+            ([1.0], "epochs", True),
+            ([3.0, 1.0, 2.0], "patience", False),
+        ],
+    )
+    def test_it_says_that_training_was_too_short(
+        self, digits: Path, capsys: pytest.CaptureFixture[str], losses, stopped, expected
+    ):
+        from gflowout.cli import train_output
+
+        history = [{"epoch": epoch, "valid/nll": loss} for epoch, loss in enumerate(losses)]
+        best = losses.index(1.0)
+        result = FitResult(history, best, 1.0, stopped, 1.0, 0, digits)
+        train_output.show_training(dataclasses.replace(runs.load(digits), result=result), ())
+        text = capsys.readouterr().out
+        advice = f"the best epoch is the last: train longer, with --epochs {2 * len(losses)} and"
+        assert (advice in text) == expected
+
+    def test_tables_train_until_they_stop_improving(self, tmp_path: Path):
+        rows = np.random.default_rng(0).normal(size=(60, 2))
+        table = pd.DataFrame(rows, columns=["a", "b"]).assign(y=np.arange(60) % 2)
+        table.to_csv(tmp_path / "noise.csv", index=False)
+        command = ["train", "--data", tmp_path / "noise.csv", "--set", "data.target=y", *SMALL,
+                   "--method", "none", "--set", "fit.lr=0.1"]  # fmt: skip
+        plan = good(*command, "--dry-run").stdout
+        assert "1000 epochs at most, stops after 50 without a better one" in plan
+        assert "cost        at most" in plan
+        shorter = (*command, "--set", "fit.patience=5", "--out", tmp_path / "run")
+        assert "(stopped early, no better for a while)" in good(*shorter).stdout
 
     def test_dry_run_prints_the_plan_and_writes_nothing(self, root: Path, tmp_path: Path):
         result = good("train", "--data", "mnist", "--data-dir", root, "--epochs", 7, *SMALL,

@@ -119,6 +119,7 @@ def _lines(config: Config, task: Task, model: MaskedModel) -> list[tuple[str, st
     options = ", ".join(f"{name} {_short(value)}" for name, value in values.items())
     name = backbone_name(config.backbone, problem)
     steps = len(task.training(config.data, config.seed))
+    patience = "" if fit.patience is None else f"stops after {fit.patience} without a better one, "
     return [
         ("data", f"{problem.source}: {sizes}"),
         ("inputs", f"{shape} {kind}"),
@@ -127,8 +128,9 @@ def _lines(config: Config, task: Task, model: MaskedModel) -> list[tuple[str, st
         ("network", f"{name}, sites {', '.join(site.name for site in model.sites)}"),
         ("parameters", f"{sum(counts.values()):,}: {groups}"),
         ("method", f"{config.method.name}: {options or 'no options'}"),
-        ("training", f"{fit.epochs} epochs at most, {steps:,} steps of {config.data.batch_size}, "
-                     f"{fit.optimizer}, lr {fit.lr:g}, {fit.schedule}, seed {config.seed}"),
+        ("training", f"{fit.epochs} epochs at most, {patience}{steps:,} steps of "
+                     f"{config.data.batch_size}, {fit.optimizer}, lr {fit.lr:g}, "
+                     f"{fit.schedule}, seed {config.seed}"),
     ]  # fmt: skip
 
 

@@ -25,6 +25,9 @@ from gflowout.training import FitOptions
 
 CLINICAL = ("eicu-demo", "eicu")
 SOURCES = (*IMAGE_SETS, *CLINICAL)  # data sets that can be trained on by name
+TABLES = (".csv", ".parquet")
+# Where a file or option does not set these for a table: train until it stops improving.
+TABLE_FIT = {"epochs": 1000, "patience": 50}
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -107,6 +110,8 @@ _CLINICAL_OPTIONS = tuple(
 def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file, or the defaults; overrides are ``"key.sub=value"``, the last one wins.
 
+    Tables train by :data:`TABLE_FIT` where nothing else is said.
+
     Raises:
         ConfigError: If anything in it cannot be used.
 
@@ -123,7 +128,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     content = (None if path is None else read_yaml(path)) or {}
     if not isinstance(content, dict):
         raise ConfigError([f"{path}: must hold sections ({', '.join(Config.model_fields)})"])
-    return build(yamls.changed(content, yamls.parse_overrides(overrides)))
+    return build(_for_tables(yamls.changed(content, yamls.parse_overrides(overrides))))
 
 
 def build(raw: Mapping[str, Any]) -> Config:
@@ -186,6 +191,20 @@ def is_file(source: str) -> bool:
     return source not in ENTRIES and (
         any(mark in source for mark in "/\\~") or Path(source).suffix != "" or Path(source).exists()
     )
+
+
+def is_table(source: str) -> bool:
+    """Whether a source is a CSV or Parquet file."""
+    return source not in ENTRIES and Path(source).suffix.lower() in TABLES
+
+
+def _for_tables(raw: dict[str, Any]) -> dict[str, Any]:
+    """Sections with the defaults of tables, where the source is one."""
+    data, fit = raw.get("data"), raw.get("fit") or {}
+    source = data.get("source") if isinstance(data, dict) else data
+    if isinstance(source, str) and is_table(source) and isinstance(fit, dict):
+        return {**raw, "fit": {**TABLE_FIT, **fit}}
+    return raw
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -295,7 +314,7 @@ def _data_problems(data: DataConfig) -> list[str]:
             "data.valid and data.test must leave something to train on, got "
             f"{data.valid:g} and {data.test:g}"
         )
-    if Path(source).suffix.lower() not in (".csv", ".parquet") or source in ENTRIES:
+    if not is_table(source):
         problems += [
             f"data.{name} is for tables (CSV, Parquet), got source {source!r}"
             for name in ("target", "drop", "categorical")

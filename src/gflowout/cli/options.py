@@ -21,6 +21,7 @@ from gflowout.core.optional import MissingExtraError
 from gflowout.data import store
 from gflowout.runs import BusyError, Engine, Inline, Pool, Ray, RecordWarning
 from gflowout.runs.study import RunOptions
+from gflowout.training import TerminatedError
 
 EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
 YAML = (".yaml", ".yml")  # endings of configuration, study and space files
@@ -208,7 +209,7 @@ def plain_warnings(*categories: type[Warning]) -> Iterator[None]:
 
 @contextmanager
 def explained(*errors: type[Exception], code: int = 1) -> Iterator[None]:
-    """Turn these errors, a missing extra and Ctrl-C into a short message and an exit code."""
+    """Turn these errors, a missing extra, Ctrl-C and SIGTERM into a message and an exit code."""
     expected: tuple[type[Exception], ...] = (MissingExtraError, *errors)
     try:
         yield
@@ -216,8 +217,10 @@ def explained(*errors: type[Exception], code: int = 1) -> Iterator[None]:
         typer.echo(str(error), err=True)
         raise typer.Exit(1 if isinstance(error, MissingExtraError) else code) from error
     except KeyboardInterrupt as error:
-        typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
-        raise typer.Exit(130) from error
+        terminated = isinstance(error, TerminatedError)
+        word = "terminated" if terminated else "interrupted"
+        typer.echo(f"{word}: {error}" if str(error) else word, err=True)
+        raise typer.Exit(143 if terminated else 130) from error
 
 
 @contextmanager
@@ -233,5 +236,5 @@ def resumable() -> Iterator[None]:
     """Say after Ctrl-C how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("the same command goes on where this one stopped") from None
+    except KeyboardInterrupt as error:
+        raise type(error)("the same command goes on where this one stopped") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,7 @@ from gflowout.data.errors import DataError
 from gflowout.export import ExportError, formats
 from gflowout.runs import BusyError, RecordWarning
 from gflowout.training import DivergedError, TrainingWarning, checkpoints
+from gflowout.training.signals import terminable
 
 _EXITS = (
     "Exit codes: 0 all is well, 1 a problem with data, files or training, 2 wrong usage or "
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
             "train --data patients.csv --set data.target=died --out runs/patients",
             "train --config c.yaml --method mc --set fit.lr=3e-4 --out runs/mc",
             "train --config c.yaml --dry-run",
-            exits=_EXITS,
+            exits=f"{_EXITS.removesuffix('.')}, 143 terminated.",
         )
     )(train)
     app.command(
@@ -72,7 +73,10 @@ def train(
     data_dir: options.DataDir = None,
     method: Annotated[str | None, Option(help="Method. Default: gflowout.")] = None,
     backbone: Annotated[str | None, Option(help="Backbone: auto, mlp or resnet18.")] = None,
-    epochs: Annotated[int | None, Option(help="Largest number of epochs. Default: 20.")] = None,
+    epochs: Annotated[
+        int | None,
+        Option(help="Largest number of epochs. Default: 20; tables: 1000, and early stopping."),
+    ] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. Default: 0.")] = None,
     set_: options.Set = None,
     out: Annotated[
@@ -305,7 +309,8 @@ def export(
 
 @contextmanager
 def _explained(out: Path | None = None) -> Iterator[None]:
-    """Turn problems into short messages and exit codes; after Ctrl-C say how to go on."""
+    """Turn problems into short messages and exit codes; when interrupted, say how to go on."""
+    stopping = nullcontext() if out is None else terminable()
     with explained(DataError, BusyError):
         for module in ("pydantic", "yaml", "pandas", "lightning", "torchmetrics"):
             if find_spec(module) is None:  # importing the last two takes seconds
@@ -313,7 +318,7 @@ def _explained(out: Path | None = None) -> Iterator[None]:
         from gflowout.app.config import ConfigError
 
         shown = plain_warnings(TrainingWarning, RecordWarning)
-        with explained(ConfigError, code=2), explained(DivergedError, OSError), shown:
+        with explained(ConfigError, code=2), explained(DivergedError, OSError), shown, stopping:
             try:
                 yield
             except DataError:
@@ -323,7 +328,7 @@ def _explained(out: Path | None = None) -> Iterator[None]:
             except OSError as error:
                 raise OSError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
             except KeyboardInterrupt as error:
-                raise KeyboardInterrupt(_how_to_go_on(out)) from error
+                raise type(error)(_how_to_go_on(out)) from error
 
 
 def _how_to_go_on(out: Path | None) -> str:

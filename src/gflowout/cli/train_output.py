@@ -31,8 +31,9 @@ def show_plan(settings: Config, out: Path | None) -> None:
         done = checkpoints.last(out / "checkpoints")
         state = "new" if done is None else f"goes on after epoch {checkpoints.epoch_of(done) + 1}"
         lines.append(("folder", f"{out} ({state})"))
+    most = "about" if settings.fit.patience is None else "at most"
     lines.append(
-        ("cost", f"about {duration(planned.total)} in all: {duration(planned.epoch)} an epoch, "
+        ("cost", f"{most} {duration(planned.total)} in all: {duration(planned.epoch)} an epoch, "
                  f"{duration(planned.step)} a step, measured here on a few steps")
     )  # fmt: skip
     for word, text in lines:
@@ -56,6 +57,12 @@ def show_training(trained: Trained, notes: Iterable[str]) -> None:
     epochs = counted(len(result.history), "epoch")
     typer.echo(f"{epochs} ({how}{before}) in {duration(result.seconds)}")
     typer.echo(f"best epoch {result.best_epoch + 1}: {scores}")
+    done = len(result.history)
+    if result.stopped == "epochs" and result.best_epoch == done - 1:
+        typer.echo(
+            f"note: the best epoch is the last: train longer, with --epochs {2 * done} and another "
+            "--out or --restart"
+        )
     typer.echo(f"{trained.folder}: model, configuration, checkpoints, metrics.csv, record.json")
     typer.echo(f"next: gflowout evaluate {trained.folder}")
 

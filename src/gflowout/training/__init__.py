@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gflowout.training.fit import FitResult, fit
 from gflowout.training.monitoring import DivergedError, TrainingWarning
 from gflowout.training.options import FitOptions
+from gflowout.training.signals import TerminatedError
 
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule
@@ -17,6 +18,7 @@ __all__ = [
     "FitResult",
     "MaskedDataModule",
     "MaskedModule",
+    "TerminatedError",
     "TrainingWarning",
     "fit",
 ]

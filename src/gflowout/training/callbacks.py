@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.monitoring import ADVICE, DivergedError, TrainingWarning, alarms
 from gflowout.training.options import FitOptions, ended
+from gflowout.training.signals import Termination
 
 _UPDATE_SECONDS = 0.2
 
@@ -44,14 +41,32 @@ class AtomicIO(TorchCheckpointIO):
 class EpochEnd(Checkpoint):
     """After each epoch: a checkpoint, ``metrics.csv``, warnings, and the end of the run if due."""
 
-    def __init__(self, folder: Path, options: FitOptions) -> None:
+    def __init__(self, folder: Path, options: FitOptions, termination: Termination) -> None:
         super().__init__()
-        self.folder, self.options = folder, options
+        self.folder, self.options, self.termination = folder, options, termination
         self.reported: set[str] = set()
+        self._began = 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop epochs from the table that a resumed run will do again."""
         self._report(trainer, _history(pl_module))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Wait for the end of the epoch after SIGTERM; several processes leave it to Lightning."""
+        if trainer.world_size == 1:
+            self.termination.listen()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure the time of the epoch."""
+        self._began = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After SIGTERM, give up an epoch that would take too long."""
+        if trainer.world_size == 1 and self.termination.signals:
+            left = int(trainer.num_training_batches) - batch_idx - 1
+            self.termination.after_batch((time.monotonic() - self._began) / (batch_idx + 1) * left)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save; drop what is neither last nor among the best; stop if it is time."""
@@ -70,12 +85,14 @@ class EpochEnd(Checkpoint):
         self._report(trainer, history)
         if ended(self.options, list(scores.values())) is not None:
             trainer.should_stop = True
+        if trainer.world_size == 1:
+            self.termination.after_checkpoint()
 
     def _report(self, trainer: Trainer, history: History) -> None:
         """Write the numbers of all epochs, and warn once of each thing that goes wrong."""
         if not trainer.is_global_zero or not history:
             return
-        write_text(self.folder / "metrics.csv", as_csv(history))
+        checkpoints.write_table(self.folder, history)
         for name, message in alarms(history).items():
             if name not in self.reported:
                 self.reported.add(name)
@@ -143,13 +160,3 @@ class Progress(Callback):
 def _history(module: LightningModule) -> History:
     history: Any = module.history
     return list(history)
-
-
-def as_csv(history: Sequence[Mapping[str, float]]) -> str:
-    """A table with one row per epoch and one column per number that any epoch has."""
-    columns = list(dict.fromkeys(name for numbers in history for name in numbers))
-    stream = io.StringIO()
-    table = csv.DictWriter(stream, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(history)
-    return stream.getvalue()

@@ -2,44 +2,112 @@
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from gflowout.core import atomic_io
 from gflowout.core.model import MaskedModel
 from gflowout.data.batches import Batches
+from gflowout.training.monitoring import TrainingWarning
 from gflowout.training.options import FitOptions
 
 RUN = "run.json"  # what the run of a folder was begun with
 HISTORY = "gflowout_history"  # key of a checkpoint with the numbers of every epoch
 MONITOR = "valid/nll"
+TABLE = "metrics.csv"
 _NAME = re.compile(r"epoch-\d+\.ckpt")
+_SEAL = b"gflowout sha256:"  # before the checksum of all bytes, at the end of the file
+_SEALED = "gflowout_sealed"  # key of a checkpoint that has such an end
+_DIGEST = hashlib.sha256().digest_size
+
+
+class ChecksumError(ValueError):
+    """A checkpoint does not have the bytes that were written."""
+
+
+class _Hashing:
+    """A stream that passes bytes on and computes their checksum."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.state = stream, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.state.update(data)
+        return self.stream.write(data)
+
+    def flush(self) -> None:
+        self.stream.flush()
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors and plain values to a file, which appears when it is complete."""
-    atomic_io.write_file(path, lambda stream: torch.save(dict(content), stream))
+    """Write tensors, plain values and a checksum to a file, which appears when it is complete."""
+
+    def sealed(stream: IO[bytes]) -> None:
+        hashing: Any = _Hashing(stream)
+        torch.save({**content, _SEALED: True}, hashing)
+        stream.write(_SEAL + hashing.state.digest())
+
+    atomic_io.write_file(path, sealed)
 
 
 def read(path: Path, device: Any = None) -> dict[str, Any]:
-    """Read a checkpoint; anything but tensors and plain values is refused."""
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    """Read a checkpoint; anything but tensors and plain values is refused.
+
+    Those of earlier versions have no checksum.
+
+    Raises:
+        ChecksumError: If the file is damaged.
+    """
+    with path.open("rb") as stream:
+        sealed = _verify(stream, path)
+        stream.seek(0)
+        content: dict[str, Any] = torch.load(stream, map_location=device, weights_only=True)
+    if bool(content.pop(_SEALED, False)) is not sealed:
+        raise ChecksumError(f"{path}: damaged, its checksum is missing")
     return content
+
+
+def _verify(stream: IO[bytes], path: Path) -> bool:
+    """Whether a file has a checksum; raise if it is wrong."""
+    state, rest = hashlib.sha256(), max(0, path.stat().st_size - len(_SEAL) - _DIGEST)
+    while rest and (data := stream.read(min(rest, 1 << 20))):
+        state.update(data)
+        rest -= len(data)
+    end = stream.read()
+    if not end.startswith(_SEAL):
+        return False
+    if end != _SEAL + state.digest():
+        raise ChecksumError(f"{path}: damaged, its checksum is wrong")
+    return True
 
 
 def history(path: Path) -> list[dict[str, float]]:
     """Numbers of every epoch up to a checkpoint."""
-    return [dict(numbers) for numbers in read(path)[HISTORY]]
+    return [dict(numbers) for numbers in read(path, "cpu")[HISTORY]]
+
+
+def write_table(folder: Path, history: Sequence[Mapping[str, float]]) -> None:
+    """Write the numbers of all epochs to ``metrics.csv``."""
+    atomic_io.write_text(folder / TABLE, as_csv(history))
+
+
+def complete(folder: Path, saved: Path, path: Path, keep: int) -> None:
+    """Do what a run that was killed after its last checkpoint did not: the table, deletions."""
+    numbers = history(path)
+    write_table(folder, numbers)
+    prune(saved, scores(numbers), keep)
 
 
 def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
@@ -51,15 +119,27 @@ def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
 
 
 def last(folder: Path) -> Path | None:
-    """The latest checkpoint that can be read, if any; damaged ones are left out with a warning."""
-    for _, path in sorted(epochs(folder).items(), reverse=True):
+    """The latest checkpoint in a folder that a run can go on from, if there is one.
+
+    It and the best epoch before it must be undamaged. Damage, which a disk or a copy may do, is
+    warned of.
+    """
+    chosen, problems = None, dict[Path, str]()
+    for epoch, path in sorted(epochs(folder).items(), reverse=True):
+        needed = path
         try:
-            read(path)
-            return path
+            for best in best_epochs(scores(read(path, "cpu").get(HISTORY, ())), 1):
+                needed = path_of(folder, best)
+                if best != epoch:
+                    read(needed, "cpu")
+            chosen = path
+            break
         except Exception as error:  # a damaged file can raise nearly anything
-            message = f"{path}: cannot be read ({type(error).__name__})"
-            warnings.warn(f"{message}; going on from an earlier epoch", stacklevel=2)
-    return None
+            problems[needed] = type(error).__name__
+    rest = "starting anew" if chosen is None else f"going on after epoch {epoch_of(chosen) + 1}"
+    for path, reason in problems.items():
+        warnings.warn(f"{path}: cannot be read ({reason}); {rest}", TrainingWarning, stacklevel=2)
+    return chosen
 
 
 def epochs(folder: Path) -> dict[int, Path]:
@@ -85,9 +165,9 @@ def best_epochs(scores: Mapping[int, float], keep: int) -> list[int]:
 
 
 def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
-    """Delete the checkpoints that are neither the last nor among the best."""
+    """Delete the checkpoints that are neither among the last two nor among the best."""
     paths = epochs(folder)
-    kept = {*best_epochs(scores, keep), max(paths, default=-1)}
+    kept = {*best_epochs(scores, keep), *sorted(paths)[-2:]}
     for epoch, path in paths.items():
         if epoch not in kept:
             path.unlink(missing_ok=True)
@@ -128,13 +208,16 @@ def prepare(folder: Path, saved: Path, run: dict[str, Any], resume: bool) -> Pat
         saved.mkdir(parents=True, exist_ok=True)
         atomic_io.remove_unfinished(saved)
         atomic_io.remove_unfinished(folder)
-    if first and not resume:
-        for path in epochs(saved).values():
-            path.unlink()
-    start = last(saved) if resume else None
-    if start is not None:
+    if resume and epochs(saved):
         _compare(folder, wanted)
+    start = last(saved) if resume else None
     if first:
+        done = -1 if start is None else epoch_of(start)
+        for epoch, path in epochs(saved).items():
+            if epoch > done:  # damaged, or of a run that is not wanted any more
+                path.unlink(missing_ok=True)
+        if start is None:
+            (folder / TABLE).unlink(missing_ok=True)
         atomic_io.write_text(folder / RUN, json.dumps(wanted, indent=1))
     return start
 
@@ -159,3 +242,21 @@ def _compare(folder: Path, wanted: dict[str, Any]) -> None:
             f"folder {folder} holds another run: {', '.join(changed)}. Take another folder, go on "
             "as it began, or resume=False to start anew"
         )
+
+
+def as_csv(history: Sequence[Mapping[str, float]]) -> str:
+    """A table with one row per epoch and one column per number that any epoch has.
+
+    Examples:
+        >>> print(as_csv([{"epoch": 0, "train/nll": 2.5}, {"epoch": 1, "valid/nll": 2.25}]))
+        epoch,train/nll,valid/nll
+        0,2.5,
+        1,,2.25
+        <BLANKLINE>
+    """
+    columns = list(dict.fromkeys(name for numbers in history for name in numbers))
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(history)
+    return stream.getvalue()

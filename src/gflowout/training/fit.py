@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +20,7 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.options import FitOptions, choose_precision, ended
+from gflowout.training.signals import interruptible
 
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule, Unpack
@@ -109,6 +108,7 @@ def fit(
     Raises:
         DivergedError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
+        TerminatedError: After SIGTERM, at the end of the epoch if that is near; likewise.
 
     Examples:
         >>> import torch
@@ -127,6 +127,7 @@ def fit(
     warn_of_unsafe_layers(model.backbone)
     require("lightning", extra="train", purpose="gflowout.training.fit")
     from gflowout.training import module as modules
+    from gflowout.training.callbacks import EpochEnd, Progress
 
     began = time.monotonic()
     lit = modules.MaskedModule(model, options, unpack or modules.unpack)
@@ -136,9 +137,13 @@ def fit(
         saved = place / "checkpoints"
         run = checkpoints.identity(model, options, train, valid)
         start = checkpoints.prepare(place, saved, run, resume)
-        if start is None or _ended(options, checkpoints.history(start)) is None:
-            with _quiet(), _interruptible():
-                trainer = _trainer(lit, data, place, progress, loggers, callbacks, strategy)
+        if start is not None and _ended(options, checkpoints.history(start)) is not None:
+            checkpoints.complete(place, saved, start, options.keep)
+        else:
+            with _quiet(), interruptible(_how_to_go_on(folder)) as termination:
+                more = [*([Progress()] if progress else []), *callbacks]
+                ends = EpochEnd(place, options, termination)
+                trainer = _trainer(lit, data, place, loggers, [ends, *more], strategy)
                 trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
                 trainer.strategy.barrier()  # the first rank has written everything
         history, best, score = _load_best(model, saved)
@@ -184,14 +189,13 @@ def _trainer(
     lit: MaskedModule,
     data: MaskedDataModule,
     folder: Path,
-    progress: bool,
     loggers: Sequence[Any] | str,
     callbacks: Sequence[Any],
     strategy: Any,
 ) -> Any:
     from lightning.pytorch import Trainer
 
-    from gflowout.training.callbacks import AtomicIO, EpochEnd, Progress
+    from gflowout.training.callbacks import AtomicIO
 
     options = lit.options
     return Trainer(
@@ -203,7 +207,7 @@ def _trainer(
         max_epochs=options.epochs,
         limit_val_batches=None if data.valid is not None else 0,
         logger=_loggers(loggers, folder),
-        callbacks=[EpochEnd(folder, options), *([Progress()] if progress else []), *callbacks],
+        callbacks=list(callbacks),
         plugins=[AtomicIO()],
         default_root_dir=folder,
         enable_progress_bar=False,
@@ -227,6 +231,12 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
 def _directory(folder: str | Path | None) -> AbstractContextManager[str | Path]:
     temporary = tempfile.TemporaryDirectory
     return temporary(prefix="gflowout-fit-") if folder is None else nullcontext(folder)
+
+
+def _how_to_go_on(folder: str | Path | None) -> str:
+    if folder is None:
+        return "nothing is saved: fit has no folder"
+    return f"complete epochs are in {folder}: call fit again with the same arguments to go on"
 
 
 def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:
@@ -281,19 +291,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lightning ends the process after Ctrl-C, and ignores it from then on: undo both."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:
-        yield
-    except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)

@@ -41,7 +41,7 @@ class FitOptions:
             ``None``.
         min_delta: What counts as better.
         valid_samples: Draws per example for the validation loss.
-        keep: How many of the best checkpoints to keep, beside the last.
+        keep: How many of the best checkpoints to keep, beside the last two.
         precision: ``"auto"`` is ``"bf16-mixed"`` where an accelerator has it and ``"32-true"``
             elsewhere; or ``"64-true"``.
         seed: Of all random numbers of the run.
