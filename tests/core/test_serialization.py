@@ -183,7 +183,7 @@ def test_another_backbone_is_named(path: Path) -> None:
     shorter = nn.Sequential(*list(net())[:3])
     refuse(path, shorter, "no linear or convolutional layer '3', which reads site '2'")
     bare = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.ReLU(), nn.Linear(8, 3))
-    refuse(path, bare, r"beyond the backbone's, 5 tensors: 1\.bias")
+    refuse(path, bare, r"beyond the model's, 5 tensors: 1\.bias")
 
 
 def test_foreign_files_are_named(tmp_path: Path) -> None:
