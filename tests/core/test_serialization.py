@@ -308,7 +308,7 @@ def test_more_blocks_than_units_are_no_more_work() -> None:
 def test_units_are_those_of_the_backbone(tmp_path: Path) -> None:
     gfo.save(wrapped("mc"), tmp_path / "m")
     rewrite(tmp_path / "m", sites=[{**SITE, "units": 5 * 10**7, "consumer": "3"}])
-    refuse(tmp_path / "m", net(), "'3', which reads site '2' of .*m', of 50000000 units")
+    refuse(tmp_path / "m", net(), r"m' .*site '2' has 50000000 elements in the file.*'3' reads 8")
 
 
 def test_members_are_checked_before_backbones_are_built(tmp_path: Path) -> None:

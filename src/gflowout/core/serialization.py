@@ -237,6 +237,7 @@ def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
     theirs = {key: tensor for key, tensor in saved.tensors.items() if not key.startswith(_PREFIX)}
     misfit = f"{saved.where} does not fit the backbone ({type(backbone).__name__})"
     _compare(misfit, theirs, backbone.state_dict() if saved.whole else {})
+    _check_units(misfit, backbone, parts[1])
     with torch.random.fork_rng(devices=[]):
         try:
             model = assemble(backbone, *parts, validate=saved.config["validate"])
@@ -256,12 +257,23 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
                 f"is a site of {where}: it is of another architecture"
             )
         reader = names.get(site.consumer or "")
-        size = None if reader is None else input_size(reader)
-        if site.consumer is not None and (size is None or size % math.prod(site.shape)):
+        if site.consumer is not None and (reader is None or input_size(reader) is None):
             raise ValueError(
                 f"the backbone ({type(backbone).__name__}) has no linear or convolutional layer "
-                f"{site.consumer!r}, which reads site {site.name!r} of {where}, of "
-                f"{math.prod(site.shape)} units: it is of another architecture"
+                f"{site.consumer!r}, which reads site {site.name!r} of {where}: it is of another "
+                "architecture"
+            )
+
+
+def _check_units(misfit: str, backbone: nn.Module, sites: list[Site]) -> None:
+    """Raise if a site has more units than the layer that reads it; not all methods tell by size."""
+    for site in sites:
+        reader = None if site.consumer is None else backbone.get_submodule(site.consumer)
+        size, units = None if reader is None else input_size(reader), math.prod(site.shape)
+        if size is not None and size % units:
+            raise ValueError(
+                f"{misfit}: site {site.name!r} has {units} elements in the file, the layer "
+                f"{site.consumer!r} reads {size}"
             )
 
 
