@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import struct
 import zipfile
@@ -88,7 +89,7 @@ def relabelled(content: bytes, shape: str = "(6,)", dtype: str = "'<f8'") -> byt
         {"shape": "(7,)"},
         {"shape": "(5,)"},
         {"shape": "(-1,)"},
-        {"dtype": "'<U900000000'"},
+        {"dtype": "'<U90000000'"},
         {"shape": "(1000000000000,)", "dtype": "'<U0'"},
         {"dtype": "'<f4'"},
     ],
@@ -148,11 +149,25 @@ def test_npz_that_is_right_is_read(tmp_path: Path) -> None:
 
 
 def test_csv_has_no_live_formula(tmp_path: Path) -> None:
-    names = ["=1+1", "+a", "-a", "@SUM(A1)", "\t=1", "\r=1", "-1.5", "+2", "a=b", "", "'=1"]
+    names = ["=1+1", "+a", "-a", "@SUM(A1)", "\t=1", "\r=1", "-1.5", "+2", "a\r=b", "", "a\n=b"]
     frame = pd.DataFrame({"file": names, "prediction": names, "p_=a": np.linspace(-1, 1, 11)})
     write(frame, tmp_path / "p.csv")
     read = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
-    wanted = ["'=1+1", "'+a", "'-a", "'@SUM(A1)", "'\t=1", "'\r=1", "-1.5", "+2", "a=b", "", "'=1"]
+    with (tmp_path / "p.csv").open(newline="") as stream:
+        assert len(list(csv.reader(stream))) == 12
+    wanted = [
+        "'=1+1",
+        "'+a",
+        "'-a",
+        "'@SUM(A1)",
+        "'\t=1",
+        "' =1",
+        "-1.5",
+        "+2",
+        "a =b",
+        "",
+        "a\n=b",
+    ]
     assert read["file"].tolist() == read["prediction"].tolist() == wanted
     assert read["p_=a"].astype(float).tolist() == frame["p_=a"].tolist()
     assert not any(name.startswith(("=", "+", "-", "@")) for name in read.columns)
@@ -164,6 +179,6 @@ def test_csv_has_no_live_formula(tmp_path: Path) -> None:
 @given(st.text(alphabet="=+-@\t\r1.ea'", max_size=8))
 def test_a_cell_is_a_number_or_no_formula(cell: str) -> None:
     shown = inert(cell)
-    assert shown.removeprefix("'") == cell or shown == cell
+    assert cell.replace("\r", " ") in (shown, shown.removeprefix("'"))
     if shown.startswith(tuple("=+-@\t\r")):
         float(shown)

@@ -37,19 +37,21 @@ def markdown(text: str) -> str:
 def inert(cell: str) -> str:
     """A cell of a CSV file that no spreadsheet runs as a formula: with an apostrophe before it.
 
-    Numbers and all other texts stay as they are.
+    Numbers and all other texts stay as they are, but for carriage returns, which become spaces:
+    they are not quoted, and what follows one would be a cell of its own.
 
     Examples:
         >>> inert("=1+1"), inert("-0.5"), inert("cat")
         ("'=1+1", '-0.5', 'cat')
     """
+    line = cell.replace("\r", " ")
     if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return cell
+        return line
     try:
         float(cell)
     except ValueError:
-        return f"'{cell}"
-    return cell
+        return f"'{line}"
+    return line
 
 
 def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
