@@ -155,17 +155,17 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
             else "one model: pass one backbone"
         )
         raise ValueError(f"{str(path)!r} holds {holds}")
+    if not build and len(backbones) != len(saved):
+        raise ValueError(
+            f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
+            "backbones"
+        )
     for member in saved:
         _check_own(member)
     if build:
         with torch.random.fork_rng(devices=[]):
             backbones = [backbone() for _ in saved]
         _check_bare(backbones)
-    if len(backbones) != len(saved):
-        raise ValueError(
-            f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
-            "backbones"
-        )
     models = [_assembled(*pair) for pair in zip(saved, backbones, strict=True)]
     result: MaskedModel | Ensemble = models[0]
     if ensemble:
