@@ -225,8 +225,8 @@ def _check_count(saved: _Saved, sites: Sequence[Site], options: Any) -> None:
     least = generators + 2 * max(0, generators - 1) * max(0, layers - 1)
     if least > len(saved.tensors):
         raise ValueError(
-            f"{saved.where} has a damaged configuration: blocks={blocks} and hidden of {layers} "
-            f"layers need {least} tensors at least, it has {len(saved.tensors)}"
+            f"{saved.where} has a damaged configuration: blocks={short(blocks)} and hidden of "
+            f"{layers} layers need {short(least)} tensors at least, it has {len(saved.tensors)}"
         )
 
 
@@ -272,7 +272,7 @@ def _check_units(misfit: str, backbone: nn.Module, sites: list[Site]) -> None:
         size, units = None if reader is None else input_size(reader), math.prod(site.shape)
         if size is not None and size % units:
             raise ValueError(
-                f"{misfit}: site {site.name!r} has {units} elements in the file, the layer "
+                f"{misfit}: site {site.name!r} has {short(units)} elements in the file, the layer "
                 f"{site.consumer!r} reads {size}"
             )
 
