@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 import inspect
+import itertools
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -160,6 +164,36 @@ def test_the_layers_of_the_design_are_the_contract() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = "\n".join(settings["contracts"][0]["layers"])
     assert f"```text\n{layers}\n```" in (DOCS / "internals" / "design.md").read_text()
+
+
+def project() -> dict[str, Any]:
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return settings
+
+
+def test_pages_name_the_pythons_that_are_declared() -> None:
+    declared = re.findall(r"Python :: (3\.\d+)", " ".join(project()["classifiers"]))
+    assert declared == ["3.11", "3.12", "3.13"]
+    assert f"3.{sys.version_info.minor}" in declared
+    assert project()["requires-python"] == f">={declared[0]}"
+    for page in (ROOT / "README.md", DOCS / "start" / "five-minutes.md"):
+        assert "with Python 3.11, 3.12 or 3.13:" in page.read_text()
+
+
+def test_lower_bounds_are_versions_that_tests_ran_with() -> None:
+    lines = [
+        *project()["dependencies"],
+        *itertools.chain(*project()["optional-dependencies"].values()),
+    ]
+    requirements = [Requirement(line) for line in lines if not line.startswith("gflowout[")]
+    for requirement in requirements:
+        assert ">=" in str(requirement.specifier), f"{requirement.name} has no lower bound"
+        version = importlib.metadata.version(requirement.name)
+        assert requirement.specifier.contains(version, prereleases=True), (requirement, version)
+    held = Requirement((ROOT / "constraints.txt").read_text().splitlines()[-1])
+    tested = str(held.specifier).removeprefix("==")
+    torch = next(line for line in requirements if line.name == held.name)
+    assert f">={tested.rpartition('.')[0]}" in str(torch.specifier)
 
 
 def test_source_files_that_pages_name_exist() -> None:

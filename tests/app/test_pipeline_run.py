@@ -149,7 +149,11 @@ class TestTrain:
         with pytest.raises(DataError, match="cannot be loaded"):
             run.load(tmp_path)
 
-    @pytest.mark.parametrize("text", ['{"kind": "im', "[]", "{}", '{"fingerprints": 3}', "\0"])
+    @pytest.mark.parametrize(
+        "text",
+        ['{"kind": "im', "[]", "{}", '{"fingerprints": 3}', "\0", "[" * 100_000],
+        ids=range(6),
+    )
     def test_damaged_preprocessing_is_named(self, config, trained, tmp_path: Path, text):
         for name in ("config.yaml", "model.safetensors"):
             (tmp_path / name).write_bytes((trained.folder / name).read_bytes())

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 
 import gflowout as gfo
 import gflowout.methods
+from gflowout.core.policy import MaskPolicy
 
 METHODS: dict[str, dict[str, Any]] = {
     "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
@@ -193,7 +196,7 @@ def test_another_backbone_is_named(path: Path) -> None:
     shorter = nn.Sequential(*list(net())[:3])
     refuse(path, shorter, "no linear or convolutional layer '3', which reads site '2'")
     bare = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.ReLU(), nn.Linear(8, 3))
-    refuse(path, bare, r"beyond the backbone's, 5 tensors: 1\.bias")
+    refuse(path, bare, r"beyond the model's, 5 tensors: 1\.bias")
 
 
 def test_foreign_files_are_named(tmp_path: Path) -> None:
@@ -246,6 +249,133 @@ SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": 
 def test_a_hostile_configuration_is_refused(path: Path, changes: dict[str, Any]) -> None:
     rewrite(path, **changes)
     refuse(path, net(), "damaged configuration|not registered|does not fit|no submodule|no linear")
+
+
+def small(tmp_path: Path, method: str, **changes: Any) -> Path:
+    """A file of a few kilobytes with a changed configuration."""
+    model = gfo.wrap(
+        nn.Sequential(nn.Linear(4, 3)),
+        method,
+        ["0"],
+        likelihood=gfo.Categorical(3),
+        example=(torch.zeros(2, 4),),
+    )
+    gfo.save(model, tmp_path / "m")
+    with safe_open(str(tmp_path / "m"), framework="pt") as file:
+        config = json.loads(file.metadata()["gflowout"])
+    for key in ("options", "likelihood_options"):
+        changes[key] = {**config[key], **changes.get(key, {})}
+    rewrite(tmp_path / "m", **changes)
+    return tmp_path / "m"
+
+
+HUGE = {"name": "0", "units": 5 * 10**7, "axis": 1, "rank": 2, "batch_axis": 0, "consumer": None}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("gates", {"sites": [HUGE]}),
+        ("concrete", {"sites": [HUGE], "options": {"per_unit": True}}),
+        ("gates", {"sites": [HUGE, {**HUGE, "units": 1, "keep": [0.5]}]}),
+        ("mc", {"sites": [{**HUGE, "layout": {"axes": [1], "shape": [1], "unit": [0]}}]}),
+        ("mc", {"sites": [{**HUGE, "layout": {"axes": [1], "shape": [-1, -1], "unit": [0]}}]}),
+        ("masksembles", {"sites": [HUGE], "options": {"members": 10**6}}),
+        ("masksembles", {"options": {"members": 10**30}}),
+        ("contextual", {"sites": [HUGE]}),
+        ("gflowout", {"sites": [{**HUGE, "units": 20_000}], "options": {"blocks": 20_000}}),
+        ("id-gflowout", {"sites": [HUGE], "options": {"blocks": 10**9}}),
+        ("combined", {"sites": [HUGE] * 40, "options": {"blocks": 2, "hidden": [1] * 1500}}),
+        ("gflowout", {"options": {"hidden": [10**30]}}),
+        ("gflowout", {"likelihood_options": {"classes": 10**30}}),
+        ("gflowout", {"options": {"temperature": int("9" * 400)}}),
+    ],
+)
+def test_a_small_file_cannot_ask_for_a_huge_model(
+    tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    path = small(tmp_path, method, **changes)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"damaged configuration|does not fit") as raised:
+        gfo.load(path, nn.Sequential(nn.Linear(4, 3)))
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < 20e6  # a list of 5e7 numbers takes 400e6
+    assert str(path) in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+    assert len(str(raised.value)) < 800
+
+
+def test_more_blocks_than_units_are_no_more_work() -> None:
+    tracemalloc.start()
+    policy = MaskPolicy([], units=3, hidden=(), start=0.0, blocks=10**7)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert policy.parts == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    assert used < 20e6
+
+
+def test_units_are_those_of_the_backbone(tmp_path: Path) -> None:
+    gfo.save(wrapped("mc"), tmp_path / "m")
+    rewrite(tmp_path / "m", sites=[{**SITE, "units": 5 * 10**7, "consumer": "3"}])
+    refuse(tmp_path / "m", net(), r"m' .*site '2' has 50000000 elements in the file.*'3' reads 8")
+
+
+def test_members_are_checked_before_backbones_are_built(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    gfo.save(gfo.Ensemble([wrapped("mc")]), path)
+    rewrite(path, members=[0] * 1000, weights=[])
+
+    def build() -> nn.Module:
+        raise AssertionError("a backbone was built")
+
+    with safe_open(str(path), framework="pt") as file:
+        config = file.metadata()
+    save_file({}, path, metadata=config)
+    with pytest.raises(ValueError, match=r"member 0 of .*m' has a damaged configuration"):
+        gfo.load(path, build)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("method", ["gflowout", "masksembles"])
+def test_a_converted_model_is_loaded_as_it_was_saved(
+    method: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = wrapped(method).to(dtype)
+    gfo.save(model, tmp_path / "m")
+    loaded = gfo.load(tmp_path / "m", net().to(dtype))
+    types = {key: value.dtype for key, value in model.state_dict().items()}
+    assert {key: value.dtype for key, value in loaded.state_dict().items()} == types
+    assert same(state(loaded), state(model))
+
+
+def test_dtypes_are_compared(path: Path) -> None:
+    refuse(path, net().double(), r"m' .*'0\.bias' has dtype torch\.float32 in the file and torch\.")
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    key = "gflowout.likelihood.log_variance"
+    save_file(tensors | {key: tensors[key].long()}, path, metadata=metadata)
+    refuse(path, net(), r"m' .*log_variance' has dtype torch\.int64 in the file and torch\.float32")
+
+
+def test_every_error_names_the_file(path: Path) -> None:
+    name = re.escape(repr(str(path)))
+    shorter = nn.Sequential(*list(net())[:3])
+    refuse(path, shorter, f"which reads site '2' of {name}")
+    taken = net()
+    taken.gflowout = 3
+    refuse(path, taken, f"{name} does not fit the backbone .* attribute 'gflowout'")
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        config = file.metadata()["gflowout"]
+    nested = config.replace('"options": {', '"options": {"x": ' + "[" * 900 + "]" * 900 + ", ")
+    for text in ('{"format": ' + "9" * 5000 + "}", nested, '{"format": "' + "x" * 10**6 + '"}'):
+        save_file(tensors, path, metadata={"gflowout": text})
+        refuse(path, net(), name)
+        with pytest.raises(ValueError, match=name) as raised:
+            gfo.load(path, net())
+        assert len(str(raised.value)) < 800
 
 
 def test_deep_json_and_a_huge_header_are_refused(path: Path) -> None:

@@ -1,7 +1,10 @@
 """Single files: what is read is what was written, and everything odd is an error that says so."""
 
+import contextlib
 import gzip
 import pickle
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from gflowout.data import images as formats
 from gflowout.data.errors import DataError
+from gflowout.data.matlab import read_matlab
 
 
 @pytest.mark.parametrize("name", ["a-idx3-ubyte.gz", "a-idx3-ubyte"])
@@ -205,7 +209,8 @@ def test_mat_that_is_damaged(tmp_path: Path) -> None:
         ({"y": np.ones((3, 1))}, "has 2 pictures and 3 labels"),
         ({"y": np.zeros((2, 1))}, r"y must hold 1 to 10, got \[0\]"),
         ({"y": np.full((2, 1), 1.5)}, "y must hold whole numbers, got float64"),
-        ({"y": np.array([["a"], ["b"]], object)}, "y must hold whole numbers, got object"),
+        ({"y": np.array([["a"], ["b"]], object)}, "y must hold numbers, got MATLAB's class 1"),
+        ({"y": np.ones((2, 1), np.complex64)}, "y must hold numbers, got MATLAB's class 7"),
     ],
 )
 def test_mat_with_other_content(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -218,6 +223,47 @@ def test_mat_with_other_content(tmp_path: Path, change: dict[str, object], messa
     savemat(tmp_path / "a.mat", {"X": content["X"]})
     with pytest.raises(DataError, match="has no variable 'y'"):
         formats.read_mat(tmp_path / "a.mat")
+
+
+def test_mat_is_read_as_scipy_reads_it(tmp_path: Path) -> None:
+    from scipy.io import loadmat, savemat
+
+    path, draw = tmp_path / "a.mat", np.random.default_rng(0)
+    kinds = "f8 f4 i1 u1 i2 u2 i4 u4 i8 u8".split()  # noqa: SIM905
+    content = {kind: draw.integers(0, 100, (2, 3, 4)).astype(kind) for kind in kinds}
+    content |= {"text": "abc", "cell": np.array([["a"], [1]], object), "none": np.zeros((0, 3))}
+    for packed in (False, True):
+        savemat(path, content, do_compression=packed)
+        wanted, arrays = loadmat(path), read_matlab(path, [*kinds, "none", "missing"])
+        assert arrays.keys() == {*kinds, "none"}
+        for name, array in arrays.items():
+            assert array.dtype == wanted[name].dtype
+            assert np.array_equal(array, wanted[name])
+
+
+def test_mat_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    path, draw = tmp_path / "a.mat", np.random.default_rng(0)
+    for packed in (False, True):
+        savemat(path, {"X": np.arange(6), "y": np.ones((2, 1))}, do_compression=packed)
+        whole = path.read_bytes()
+        for _ in range(500):
+            damaged = bytearray(whole)
+            for place in draw.integers(124, len(whole), draw.integers(1, 4)):
+                damaged[place] = draw.integers(256)
+            path.write_bytes(damaged)
+            with contextlib.suppress(DataError):
+                read_matlab(path, ["X", "y"])
+
+
+def test_mat_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.mat"
+    body = zlib.compress(struct.pack("<II", 14, 2**32 - 16) + bytes(10**6))
+    head = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x100) + b"IM"
+    path.write_bytes(head + struct.pack("<II", 15, len(body)) + body)
+    with pytest.raises(DataError, match=r"bomb\.mat: \d+ bytes that unpack to 4294967288"):
+        formats.read_mat(path)
 
 
 def test_npy_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
@@ -240,6 +286,13 @@ def test_npy_that_is_odd(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DataError, match=r"snow\.npy: not an \.npy array, or cut short"):
         formats.read_severity(path, 1)
+    for shape in (b"(5, 9999999999999999999), }", b"(5, 1" + b"0" * 30 + b"), }"):
+        np.save(path, np.zeros((50, 20), np.uint8))
+        right = b"(50, 20), }".ljust(len(shape))
+        assert right in path.read_bytes()
+        path.write_bytes(path.read_bytes().replace(right, shape))
+        with pytest.raises(DataError, match=r"not an \.npy array"):
+            formats.read_severity(path, 1)
     np.save(path, np.array([{}] * 5), allow_pickle=True)
     with pytest.raises(DataError, match=r"not an .npy array"):
         formats.read_severity(path, 1)

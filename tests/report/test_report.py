@@ -1,5 +1,7 @@
 import base64
+import csv
 import hashlib
+import io
 import itertools
 import json
 import re
@@ -673,6 +675,57 @@ def test_latex_tables_have_their_cells():
 )  # fmt: skip
 def test_latex_escapes(text, wanted):
     assert latex.escape(text) == wanted
+
+
+def hostile_records():
+    return [
+        {
+            "study": "=mine", "data": name, "method": name, "seed": 0,
+            "options": {"=a|b": name}, "metrics": {"=x|*y*/nll": 1.0}, "epochs": [],
+        }
+        for name in ("=1+1|<b>", "a`` ` ```\n\n<script>alert(1)</script>\n```", "\\input{x} \1&lt;")
+    ]  # fmt: skip
+
+
+def test_names_of_records_are_escaped_in_plain_tables():
+    groups = summary.groups(hostile_records())
+    rows = parsed(summary.markdown(groups))
+    one_line = [" ".join(group.method.split()) for group in groups]
+    assert [row[1][0] for row in rows[1:]] == one_line
+    assert {len(row) for row in rows} == {4}
+    assert rows[0][-1] == ("=x|*y*/nll", False)
+    report = build.Report([], groups=groups)
+    tokens = MarkdownIt().enable("table").parse(markdown.document(report))
+    assert not any(
+        "html" in part.type for token in tokens for part in (token, *(token.children or ()))
+    )
+
+
+def test_names_of_records_are_no_formulas_in_csv():
+    groups = summary.groups(hostile_records())
+    lines = list(csv.reader(io.StringIO(summary.table(groups))))
+    assert lines[0][-1] == "'=x|*y*/nll runs"
+    assert [line[0] for line in lines[1:]] == ["'=mine"] * 3
+    assert not any(cell[:1] in set("=+-@\t\r") for line in lines for cell in line)
+
+
+def test_names_of_records_cannot_leave_a_report():
+    groups = summary.groups(hostile_records())
+    section = summary.section(hostile_records(), groups)
+    part = build.Part("x\n```\n<script>alert(1)</script>", None, section, 1, [0])
+    facts = build.Facts(commands=[f"gflowout study run '{part.name}.yaml'", "gflowout report x"])
+    report = build.Report([part, build.Part("ood", get("ood"), Section())], facts)
+    tokens = MarkdownIt().enable("table").parse(markdown.document(report))
+    assert not any(
+        "html" in part.type for token in tokens for part in (token, *(token.children or ()))
+    )
+    assert [token.content for token in tokens if token.type == "fence"] == [
+        "\n".join(facts.commands) + "\n"
+    ]
+    text = latex.document(report)
+    assert r"\input" not in text
+    assert r"\textbackslash{}input\{x\} ?\&lt;" in text
+    assert all(line.startswith("%") for line in text.splitlines() if "<script>" in line)
 
 
 # The command

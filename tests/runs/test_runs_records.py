@@ -98,16 +98,17 @@ def test_damage_of_any_kind_is_one_warning(tmp_path):
     (tmp_path / "other.json").write_text('{"name": "something else"}')
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "notes.txt").write_text("not looked at")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert [record["id"] for record in read(tmp_path)] == [good["id"]]
     told = [str(one.message) for one in caught if one.category is RecordWarning]
     assert len(told) == 1
-    for name in ("half", "empty", "changed", "copy", "other", "list", "bytes"):
+    for name in ("half", "empty", "changed", "copy", "other", "list", "bytes", "deep"):
         assert f"{name}.json" in told[0]
-    assert "left out 7 files" in told[0]
-    assert len(records.damaged(tmp_path)) == 7
+    assert "left out 8 files" in told[0]
+    assert len(records.damaged(tmp_path)) == 8
     assert "half.json" in records.damaged(tmp_path)
     assert "notes.txt" not in told[0]
     assert good["id"] + ".json (" not in told[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gflowout.app.preprocess import Images, Problem, Remarks, Table
 from gflowout.core.optional import require
-from gflowout.data.errors import DataError, MissingDataError
+from gflowout.data.errors import DataError, MissingDataError, check_unpacked
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 TABLES = (".csv", ".parquet")
@@ -68,10 +71,31 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of an NPZ file; nothing is unpickled."""
     path = existing(path)
     try:
+        _check_archive(path)
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
-    except (ValueError, OSError, KeyError, AttributeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # of zipfile, zlib, NumPy, or the memory
         raise DataError(f"{path}: cannot be read as NPZ ({_first(error)})") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raise unless all arrays of an NPZ file have the size that their headers say."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        check_unpacked(path, path.stat().st_size, sum(member.file_size for member in members))
+        for member in members:
+            with archive.open(member) as stream:
+                first = npy.read_magic(stream) == (1, 0)
+                read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
+                shape, _, dtype = read(stream)
+                size = stream.tell() + math.prod(shape) * dtype.itemsize
+            if not dtype.hasobject and (size != member.file_size or not dtype.itemsize):
+                raise DataError(
+                    f"{path}: the header of {member.filename!r} says {dtype} {list(shape)}, which "
+                    f"take {size} bytes; it has {member.file_size}"
+                )
 
 
 def inputs_of(path: Path, arrays: dict[str, NDArray[Any]]) -> Tensor | pd.DataFrame:

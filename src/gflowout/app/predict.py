@@ -17,6 +17,7 @@ from gflowout.app.preprocess import Problem, Target
 from gflowout.core.atomic_io import write_file
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
+from gflowout.core.text import inert
 
 FORMATS = (".csv", ".parquet", ".npz")
 
@@ -64,14 +65,18 @@ def table(target: Target, inputs: Inputs, answers: Answers) -> pd.DataFrame:
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, Parquet or NPZ, by the ending of the name, whole or not at all."""
+    """Write a table as CSV, Parquet or NPZ, by the ending of the name, whole or not at all.
+
+    In CSV, a name of a file or class that a spreadsheet would run as a formula has an apostrophe
+    before it; see :func:`gflowout.core.text.inert`.
+    """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise ValueError(f"{path}: must end in {', '.join(FORMATS)}")
 
     def save(stream: Any) -> None:
         if suffix == ".csv":
-            stream.write(frame.to_csv(index=False, lineterminator="\n").encode())
+            stream.write(_inert(frame).to_csv(index=False, lineterminator="\n").encode())
         elif suffix == ".parquet":
             require("pyarrow", extra="studies", purpose="writing Parquet")
             stream.write(frame.to_parquet(index=False))
@@ -84,3 +89,12 @@ def write(frame: pd.DataFrame, path: Path) -> None:
                         npy.write_array(member, values, allow_pickle=False)
 
     write_file(path, save)
+
+
+def _inert(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose texts no spreadsheet runs as formulas."""
+    shown = frame.copy()
+    for name, column in frame.items():
+        if column.dtype.kind not in "biuf":
+            shown[name] = [inert(str(text)) for text in column]
+    return shown

@@ -234,7 +234,7 @@ def _prepared(path: Path) -> tuple[Problem, dict[str, str]]:
     try:
         content = json.loads(path.read_text())
         return Problem.from_dict(content), dict(content["fingerprints"])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(
             f"{path}: damaged ({why}); put back a copy, or train again with --restart"

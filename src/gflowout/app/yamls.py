@@ -12,6 +12,10 @@ import yaml
 
 SHORT = {"data": "source", "backbone": "name", "method": "name"}
 """The key that a section of a single word stands for: ``method: mc`` is ``method.name``."""
+DEEPEST = 40
+"""Levels of nesting that are read."""
+MOST = 100_000
+"""Values that are read, where an alias counts as all that it stands for."""
 _REPLACED = ("timestamp", "float", "bool")
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _FLOAT = re.compile(
@@ -28,7 +32,51 @@ class ConfigError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            _check_extent(node, {})
+        return node
+
+
+def _check_extent(node: yaml.Node, extents: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """Number of values and levels of a node, aliases written out; raises if they are too many.
+
+    ``extents`` are those of the nodes so far, (0, 0) for a node that is not done yet.
+    """
+    where = f"on line {node.start_mark.line + 1}"
+    if node not in extents:
+        extents[node] = size, levels = 0, 0
+        for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+            for inner in part if isinstance(part, tuple) else (part,):
+                extent = _check_extent(inner, extents)
+                size, levels = size + extent[0], max(levels, extent[1])
+        extents[node] = size + 1, levels + 1
+        if size >= MOST or levels >= DEEPEST:
+            raise yaml.YAMLError(
+                f"more than {MOST} values or {DEEPEST} levels {where}, aliases written out"
+            )
+    if not extents[node][0]:
+        raise yaml.YAMLError(f"the value {where} contains itself")
+    return extents[node]
+
+
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    # The limit comes first: digits in base 60 take quadratic time, and str() of the number fails.
+    value = loader.construct_yaml_int(node) if len(node.value) <= 40 else None
+    if value is None or abs(value) >= 2**63:
+        raise yaml.YAMLError(f"the integer on line {node.start_mark.line + 1} is beyond 64 bits")
+    return int(value)
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
@@ -51,6 +99,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 # Nor is "no" a truth value: it may be the name of a column.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -61,13 +110,20 @@ class _Dumper(yaml.SafeDumper):
 def parse(text: str) -> Any:
     """Values of a YAML text: 1e-3 is a number, dates stay text, and no key may be there twice.
 
+    Raises:
+        yaml.YAMLError: For whatever is wrong, also for texts that are nested too deeply, contain
+            themselves, grow beyond measure by aliases, or hold integers of more than 64 bits.
+
     Examples:
         >>> parse("lr: 1e-3")
         {'lr': 0.001}
         >>> parse("[300, 0.5, 2026-01-02, true, no]")
         [300, 0.5, '2026-01-02', True, 'no']
     """
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # "!!int x", "!!bool maybe"
+        raise yaml.YAMLError(f"a value does not fit its tag ({error!r})") from error
 
 
 def text(values: Any) -> str:

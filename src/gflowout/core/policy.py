@@ -203,8 +203,9 @@ class MaskPolicy(nn.Module):
         blocks: int = 1,
     ) -> None:
         super().__init__()
+        blocks = min(blocks, units)
         bounds = [units * block // blocks for block in range(blocks + 1)]
-        self.parts = [slice(*pair) for pair in pairwise(bounds) if pair[0] < pair[1]]
+        self.parts = [slice(*pair) for pair in pairwise(bounds)]
         self.blocks = nn.ModuleList(
             MaskGenerator(
                 [*inputs, part.start],

@@ -13,9 +13,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, overload
 
 import torch
@@ -38,8 +40,12 @@ FORMAT = 1
 KEY = "gflowout"
 """Where the header has the configuration."""
 
+_PREFIX = f"{PREFIX}."
 _OURS = re.compile(rf"(members\.\d+\.)?{PREFIX}\.")
 """Tensors that wrapping added."""
+
+_FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Types that a model may be converted to before it is saved."""
 
 
 def save(
@@ -115,7 +121,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is truncated, of another version or not ours, or a backbone does
-            not fit. All backbones are unchanged then.
+            not fit, also in the dtype of a tensor. All backbones are unchanged then.
 
     Examples:
         >>> import tempfile
@@ -143,15 +149,17 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
             else "one model: pass one backbone"
         )
         raise ValueError(f"{str(path)!r} holds {holds}")
-    if build:
-        with torch.random.fork_rng(devices=[]):
-            backbones = [backbone() for _ in saved]
-        _check_bare(backbones)
-    if len(backbones) != len(saved):
+    if not build and len(backbones) != len(saved):
         raise ValueError(
             f"{str(path)!r} holds an ensemble of {len(saved)} models, got {len(backbones)} "
             "backbones"
         )
+    for member in saved:
+        _check_own(member)
+    if build:
+        with torch.random.fork_rng(devices=[]):
+            backbones = [backbone() for _ in saved]
+        _check_bare(backbones)
     models = [_assembled(*pair) for pair in zip(saved, backbones, strict=True)]
     result: MaskedModel | Ensemble = models[0]
     if ensemble:
@@ -187,18 +195,52 @@ def _check_bare(backbones: Sequence[Any]) -> None:
             raise TypeError(f"backbone must be a bare nn.Module, got {type(backbone).__name__}")
 
 
+def _check_own(saved: _Saved) -> None:
+    """Raise unless the file has the tensors that its configuration asks for; nothing is allocated.
+
+    Modules are built without storage, and only if the file has tensors for all of them.
+    """
+    with torch.device("meta"):
+        method, sites, likelihood, _, options = _parts_of(saved)
+        _check_count(saved, sites, options)
+        with _damage(saved.where):
+            parts = {"method": method(sites, likelihood, options), "likelihood": likelihood}
+            states = {name: part.to(saved.dtype(name)).state_dict() for name, part in parts.items()}
+    expected = {f"{PREFIX}.{at}.{key}": value for at in states for key, value in states[at].items()}
+    own = {key: tensor for key, tensor in saved.tensors.items() if key.startswith(_PREFIX)}
+    _compare(f"{saved.where} does not fit its own configuration", own, expected)
+
+
+def _check_count(saved: _Saved, sites: Sequence[Site], options: Any) -> None:
+    """Raise if the file has too few tensors for the generators that the options ask for."""
+    blocks, layers = getattr(options, "blocks", 0), len(getattr(options, "hidden", ()))
+    generators = sum(min(blocks, site.units) for site in sites)
+    # Each has a bias; all but the first have inputs, and so the layers behind the first.
+    least = generators + 2 * max(0, generators - 1) * max(0, layers - 1)
+    if least > len(saved.tensors):
+        raise ValueError(
+            f"{saved.where} has a damaged configuration: blocks={short(blocks)} and hidden of "
+            f"{layers} layers need {short(least)} tensors at least, it has {len(saved.tensors)}"
+        )
+
+
 def _assembled(saved: _Saved, backbone: nn.Module) -> MaskedModel:
     """Wrap a backbone as the saved model was, once all is known to fit; its weights stay."""
-    where, config = saved.where, saved.config
-    with torch.device("meta"):  # sizes are compared before a hostile one could be allocated
-        method, sites, likelihood, _, options = _parts_of(where, config)
-        own = method(sites, likelihood, options).state_dict()
-        added = {"method": own, "likelihood": likelihood.state_dict()}
-    _check_backbone(where, backbone, sites)
-    _compare(saved, backbone, added)
+    parts = _parts_of(saved)
+    _check_backbone(saved.where, backbone, parts[1])
+    theirs = {key: tensor for key, tensor in saved.tensors.items() if not key.startswith(_PREFIX)}
+    misfit = f"{saved.where} does not fit the backbone ({type(backbone).__name__})"
+    _compare(misfit, theirs, backbone.state_dict() if saved.whole else {})
+    _check_units(misfit, backbone, parts[1])
     _check_finite(saved, backbone)
     with torch.random.fork_rng(devices=[]):
-        return assemble(backbone, *_parts_of(where, config), validate=config["validate"])
+        try:
+            model = assemble(backbone, *parts, validate=saved.config["validate"])
+        except ValueError as error:
+            raise ValueError(f"{misfit}: {error}") from error
+    model.method.to(saved.dtype("method"))
+    model.likelihood.to(saved.dtype("likelihood"))
+    return model
 
 
 def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
@@ -213,33 +255,43 @@ def _check_backbone(where: str, backbone: nn.Module, sites: list[Site]) -> None:
         if site.consumer is not None and (reader is None or input_size(reader) is None):
             raise ValueError(
                 f"the backbone ({type(backbone).__name__}) has no linear or convolutional layer "
-                f"{site.consumer!r}, which reads site {site.name!r}: it is of another architecture"
+                f"{site.consumer!r}, which reads site {site.name!r} of {where}: it is of another "
+                "architecture"
             )
 
 
-def _compare(saved: _Saved, backbone: nn.Module, added: dict[str, dict[str, Tensor]]) -> None:
-    """Raise unless the file has exactly the model's tensors, before any is copied."""
-    where, tensors = saved.where, saved.tensors
-    expected = dict(backbone.state_dict()) if saved.whole else {}
-    for part, state in added.items():
-        expected |= {f"{PREFIX}.{part}.{key}": value for key, value in state.items()}
-    name = type(backbone).__name__
+def _check_units(misfit: str, backbone: nn.Module, sites: list[Site]) -> None:
+    """Raise if a site has more units than the layer that reads it; not all methods tell by size."""
+    for site in sites:
+        reader = None if site.consumer is None else backbone.get_submodule(site.consumer)
+        size, units = None if reader is None else input_size(reader), math.prod(site.shape)
+        if size is not None and size % units:
+            raise ValueError(
+                f"{misfit}: site {site.name!r} has {short(units)} elements in the file, the layer "
+                f"{site.consumer!r} reads {size}"
+            )
+
+
+def _compare(misfit: str, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise unless the tensors of a file are those of the model, before any is copied."""
     for problem, keys in (
         ("lacks", expected.keys() - tensors.keys()),
-        ("has, beyond the backbone's,", tensors.keys() - expected.keys()),
+        ("has, beyond the model's,", tensors.keys() - expected.keys()),
     ):
         if keys:
             listed = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
-            raise ValueError(
-                f"{where} does not fit the backbone ({name}): it {problem} {len(keys)} "
-                f"tensors: {listed}"
-            )
+            raise ValueError(f"{misfit}: it {problem} {len(keys)} tensors: {listed}")
     for key, tensor in tensors.items():
-        if tensor.shape != expected[key].shape:
-            raise ValueError(
-                f"{where} does not fit the backbone ({name}): {key!r} has shape "
-                f"{list(tensor.shape)} in the file and {list(expected[key].shape)} in the model"
-            )
+        hint = f"; convert the backbone first, with .to({tensor.dtype})"
+        for what, value, right, advice in (
+            ("shape", list(tensor.shape), list(expected[key].shape), ""),
+            ("dtype", tensor.dtype, expected[key].dtype, hint * tensor.is_floating_point()),
+        ):
+            if value != right:
+                raise ValueError(
+                    f"{misfit}: {key!r} has {what} {value} in the file and {right} in the "
+                    f"model{advice}"
+                )
 
 
 def _check_finite(saved: _Saved, backbone: nn.Module) -> None:
@@ -269,6 +321,13 @@ class _Saved:
     tensors: dict[str, Tensor]
     whole: bool = True  # with the state of the backbone
 
+    def dtype(self, part: str) -> torch.dtype:
+        """Floating-point type of the method or the likelihood in the file."""
+        prefix = f"{PREFIX}.{part}."
+        types = {tensor.dtype for key, tensor in self.tensors.items() if key.startswith(prefix)}
+        floating = [dtype for dtype in _FLOATING if dtype in types]
+        return floating[0] if len(floating) == 1 else torch.get_default_dtype()
+
 
 def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
     """Return the models of a file, and their weights if they form an ensemble.
@@ -281,20 +340,21 @@ def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            if KEY not in metadata:
-                raise ValueError(f"{where} was not written by gflowout.save")
-            config = _parse(where, metadata[KEY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            ours = file.keys() if KEY in metadata else ()
+            tensors = {key: file.get_tensor(key) for key in ours}
+    except (SafetensorError, OSError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
+    if KEY not in metadata:
+        raise ValueError(f"{where} was not written by gflowout.save")
+    config = _parse(where, metadata[KEY])
     whole = config.get("backbone", True)
     if not isinstance(whole, bool):
-        raise ValueError(f"{where} has a damaged configuration: backbone is {whole!r}")
+        raise ValueError(f"{where} has a damaged configuration: backbone is {short(whole)}")
     if "members" not in config:
         return [_Saved(where, config, tensors, whole)], None
     members = config["members"]
     if not isinstance(members, list) or not members:
-        raise ValueError(f"{where} has a damaged configuration: members is {members!r}")
+        raise ValueError(f"{where} has a damaged configuration: members is {short(members)}")
     saved = [_Saved(f"member {at} of {where}", own, {}, whole) for at, own in enumerate(members)]
     owners = {f"members.{at}.": member for at, member in enumerate(saved)}
     for key, tensor in tensors.items():
@@ -304,35 +364,44 @@ def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
         owners[prefix].tensors[key.removeprefix(prefix)] = tensor
     weights = config.get("weights", [])
     if not isinstance(weights, list):
-        raise ValueError(f"{where} has a damaged configuration: weights is {weights!r}")
+        raise ValueError(f"{where} has a damaged configuration: weights is {short(weights)}")
     return saved, weights
 
 
 def _parse(where: str, text: str) -> dict[str, Any]:
-    try:
+    with _damage(where):
         config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} has a damaged configuration: {error}") from error
     version = config.get("format") if isinstance(config, dict) else None
     if version != FORMAT:
         raise ValueError(
-            f"{where} has format version {version!r}, this gflowout reads version {FORMAT}"
+            f"{where} has format version {short(version)}, this gflowout reads version {FORMAT}"
         )
     return dict(config)
 
 
-def _parts_of(
-    where: str, config: dict[str, Any]
-) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
+@contextmanager
+def _damage(where: str) -> Iterator[None]:
+    """Turn whatever a hostile configuration raises into one line that names the file."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if len(reason) > 300:
+            reason = f"{reason[:300]} ..."
+        raise ValueError(f"{where} has a damaged configuration: {reason}") from error
+
+
+def _parts_of(saved: _Saved) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
     """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
+    config = saved.config
     name = config.get("method") if isinstance(config, dict) else None
     if isinstance(name, str) and name not in METHODS:
         raise ValueError(
-            f"{where} was saved with method {name!r}, which is not registered: if it is your own, "
-            f"set gflowout.methods.METHODS[{name!r}] to its class before you load; registered are "
-            f"{', '.join(map(repr, METHODS))}"
+            f"{saved.where} was saved with method {short(name)}, which is not registered: if it is "
+            "your own, set gflowout.methods.METHODS[name] to its class before you load; registered "
+            f"are {', '.join(map(repr, METHODS))}"
         )
-    try:
+    with _damage(saved.where):
         method = METHODS[checks.choice("method", name, METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
@@ -343,8 +412,6 @@ def _parts_of(
         spec = CallSpec(**_tuples(config["spec"]))
         if not isinstance(config["validate"], bool):
             raise TypeError(f"validate must be true or false, got {config['validate']!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where} has a damaged configuration: {error!r}") from error
     return method, sites, likelihood, spec, options
 
 
@@ -368,15 +435,18 @@ def _site(saved: dict[str, Any]) -> Site:
         layout = Layout(**{name: tuple(values) for name, values in saved["layout"].items()})
         for axis in layout.axes:
             checks.integer("site axes", axis, low=0)
+        for size in layout.shape:
+            checks.integer("site shape", size, low=1)
         for unit in layout.unit:
             checks.integer("site unit", unit, low=ALWAYS)
+        masked = set(layout.unit) - {ALWAYS}
         fits = (
             len(layout.axes) == len(layout.shape)
             and max(layout.axes) < rank
             and saved["batch_axis"] not in layout.axes
             and layout.axes[0] == saved["axis"]
             and math.prod(layout.shape) == len(layout.unit)
-            and set(layout.unit) - {ALWAYS} == set(range(units))
+            and len(masked) == units == max(masked) + 1
         )
         if not fits:
             raise ValueError(f"site layout does not fit {units} units")

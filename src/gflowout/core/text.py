@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~$]|&(?=#?\w+;))")
+_INSIDE = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -17,6 +21,37 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def markdown(text: str) -> str:
+    r"""Text in one line that Markdown shows unchanged.
+
+    Examples:
+        >>> print(markdown("log_z = <b>|z|</b>"))
+        log_z = \<b\>\|z\|\</b\>
+    """
+    escaped = _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+    return _INSIDE.sub("_", escaped)  # an underscore inside a word is no emphasis
+
+
+def inert(cell: str) -> str:
+    """A cell of a CSV file that no spreadsheet runs as a formula: with an apostrophe before it.
+
+    Numbers and all other texts stay as they are, but for carriage returns, which become spaces:
+    they are not quoted, and what follows one would be a cell of its own.
+
+    Examples:
+        >>> inert("=1+1"), inert("-0.5"), inert("cat")
+        ("'=1+1", '-0.5', 'cat')
+    """
+    line = cell.replace("\r", " ")
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return line
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{line}"
+    return line
 
 
 def markdown_table(rows: Sequence[Sequence[str]], right: bool = False) -> str:

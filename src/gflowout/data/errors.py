@@ -50,6 +50,23 @@ def unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read ({error.strerror or error}); check its permissions")
 
 
+def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
+    """Raise if a compressed file would fill the memory: a gigabyte or more, from next to nothing.
+
+    Examples:
+        >>> check_unpacked(Path("x.npz"), packed=10**6, unpacked=10**10)
+        Traceback (most recent call last):
+            ...
+        gflowout.data.errors.DataError: x.npz: 1000000 bytes that unpack to 10000000000; if that is
+        meant, write the file without compression
+    """
+    if unpacked > max(2**30, 200 * packed):
+        raise DataError(
+            f"{path}: {packed} bytes that unpack to {unpacked}; if that is meant, write the file "
+            "without compression"
+        )
+
+
 def check_images(name: str, value: Any) -> Tensor:
     """Return ``value`` if it holds images, uint8 [N, C, H, W] with 1 or 3 channels."""
     expected = "uint8 [N, C, H, W] with C = 1 or 3"

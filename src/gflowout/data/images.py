@@ -20,6 +20,7 @@ from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.data import store
 from gflowout.data.errors import DataError, MissingDataError, describe, reading
+from gflowout.data.matlab import read_matlab
 from gflowout.data.store import ENTRIES, entry
 
 IMAGE_SETS = tuple(name for name, listed in ENTRIES.items() if listed.classes)
@@ -255,9 +256,7 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
 
     The file has the pictures in ``X`` [32, 32, 3, N] and the labels in ``y``, 10 for the digit 0.
     """
-    scipy_io = require("scipy.io", extra="data", purpose="reading SVHN")
-    with reading(path, "not a MATLAB file of version 5, or cut short", Exception):
-        content: dict[str, Any] = scipy_io.loadmat(path, variable_names=["X", "y"])
+    content = read_matlab(path, ("X", "y"))
     for key in ("X", "y"):
         if key not in content:
             raise DataError(f"{path}: has no variable {key!r}; SVHN's cropped digits have X and y")
@@ -268,7 +267,7 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
         raise DataError(f"{path}: X must be bytes of shape [32, 32, 3, N], got {got}")
     if labels.size != pixels.shape[3]:
         raise DataError(f"{path}: has {pixels.shape[3]} pictures and {labels.size} labels")
-    if labels.dtype.kind not in "iuf" or bool((labels != labels.round()).any()):
+    if bool((labels != labels.round()).any()):
         raise DataError(f"{path}: y must hold whole numbers, got {labels.dtype}")
     digits = torch.from_numpy(labels.reshape(-1).astype("int64"))
     if int(digits.min()) < 1 or int(digits.max()) > _DIGITS:
@@ -284,7 +283,7 @@ def read_severity(path: Path, severity: int) -> Tensor:
     for are read.
     """
     numpy = require("numpy", extra="data", purpose="reading .npy files")
-    with reading(path, "not an .npy array, or cut short", (ValueError, EOFError, OSError)):
+    with reading(path, "not an .npy array, or cut short", Exception):
         rows: Any = numpy.load(path, mmap_mode="r", allow_pickle=False)
     if rows.ndim == 0 or not len(rows) or len(rows) % SEVERITIES:
         raise DataError(f"{path}: must have rows for {SEVERITIES} severities, got {rows.shape}")

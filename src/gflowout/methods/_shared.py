@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -104,11 +103,12 @@ class SiteNumbers(nn.Module):
             self.start = start
         else:
             starts = [_starts(site, start, per_unit, from_keep) for site in sites]
-            self.register_buffer("start", torch.tensor([*chain(*starts)]), persistent=False)
+            self.register_buffer("start", torch.cat(starts), persistent=False)
         self.sizes = [site.units if per_unit else 1 for site in sites]
         self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))
-        counts = [1] * sum(self.sizes) if per_unit else [site.units for site in sites]
-        self.register_buffer("units", torch.tensor(counts).float(), persistent=False)
+        counts = torch.tensor([site.units for site in sites]).float()
+        units = torch.ones(sum(self.sizes)) if per_unit else counts
+        self.register_buffer("units", units, persistent=False)
 
     def forward(self) -> Tensor:
         """Return all numbers, [numbers]."""
@@ -122,11 +122,14 @@ class SiteNumbers(nn.Module):
 
 def _starts(
     site: Site, common: float, per_unit: bool, from_keep: Callable[[float], float]
-) -> list[float]:
-    numbers = [common] * site.units if site.keep is None else list(map(from_keep, site.keep))
+) -> Tensor:
+    """What the numbers of a site start from, [units or 1]."""
+    if site.keep is None:
+        return torch.full((site.units if per_unit else 1,), float(common))
+    numbers = list(map(from_keep, site.keep))
     if not per_unit and len(set(numbers)) > 1:
         raise ValueError(
             f"keep has several rates for site {site.name!r}, but one rate is learned per site: set "
             "per_unit=True"
         )
-    return numbers if per_unit else numbers[:1]
+    return torch.tensor(numbers if per_unit else numbers[:1])

@@ -24,7 +24,7 @@ def document(report: Report) -> str:
     """All tables, study by study, for a document that loads ``booktabs`` and ``adjustbox``."""
     lines = [r"% Tables written by gflowout report; they need \usepackage{booktabs,adjustbox}."]
     if report.warning:
-        lines.append(f"% {report.warning}")
+        lines.append(f"% {_one_line(report.warning)}")
     for part in report.parts:
         contents = [block for block in part.section.blocks if isinstance(block, Table)]
         if contents:
@@ -54,15 +54,15 @@ def table(content: Table, label: str = "") -> str:
 def escape(text: str) -> str:
     r"""Text that LaTeX shows unchanged.
 
-    Letters with accents stay; other characters beyond ASCII become commands, or a question mark
-    where there is no command.
+    Letters with accents stay; other characters beyond printable ASCII become commands, or a
+    question mark where there is no command.
 
     Examples:
         >>> print(escape("50 % of a_b, GFlowOut, β = 0"))
         50 \% of a\_b, GFlowOut, $\beta$ = 0
     """
     return "".join(
-        sign if sign.isascii() or unicodedata.name(sign, "").startswith("LATIN ") else "?"
+        sign if " " <= sign <= "~" or unicodedata.name(sign, "").startswith("LATIN ") else "?"
         for sign in _one_line(text).translate(_SIGNS)
     )
 

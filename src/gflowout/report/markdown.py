@@ -10,13 +10,11 @@ from html import escape
 import jinja2
 
 from gflowout.core.text import counted, duration, markdown_table
+from gflowout.core.text import markdown as _escape
 from gflowout.report import summary
 from gflowout.report.build import Report
 from gflowout.report.html import environment
 from gflowout.studies.framework.content import OURS, PLOTS, Figure, Table, Text
-
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
-_INSIDE = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
 
 
 def document(report: Report) -> str:
@@ -30,7 +28,7 @@ def document(report: Report) -> str:
 def _template() -> jinja2.Template:
     filters = {
         "by_name": _by_name, "counted": counted, "duration": duration, "html": escape,
-        "md": _escape, "table": table,
+        "fenced": _fenced, "md": _escape, "table": table,
     }  # fmt: skip
     markdown = environment(filters)
     markdown.tests |= {
@@ -69,10 +67,11 @@ def _figure(figure: Figure) -> str:
     return f"**{text}**" if figure.best else text
 
 
-def _escape(text: str) -> str:
-    """Text that Markdown shows unchanged."""
-    escaped = _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
-    return _INSIDE.sub("_", escaped)  # an underscore inside a word is no emphasis
+def _fenced(lines: Iterable[str], language: str = "") -> str:
+    """Lines of code as a block that no text in them can end."""
+    code = "\n".join(lines)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
+    return f"{fence}{language}\n{code}\n{fence}"
 
 
 def _by_name(data: Iterable[str]) -> list[str]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gflowout.core import checks
-from gflowout.core.text import markdown_table
+from gflowout.core import checks, text
 from gflowout.runs.spec import canonical
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.statistics import Record, mean_error, numbers
@@ -111,21 +110,24 @@ def markdown(rows: Sequence[Group]) -> str:
         values = {line[place] for line in lines[1:]}
         if values == {""} or (place == 0 and len(values) == 1):
             lines = [line[:place] + line[place + 1 :] for line in lines]
-    return markdown_table(lines)
+    return text.markdown_table([list(map(text.markdown, line)) for line in lines])
 
 
 def table(rows: Sequence[Group]) -> str:
-    """The same as CSV, with every digit and a column each for mean, error and number."""
+    """The same as CSV, with every digit and a column each for mean, error and number.
+
+    A name that a spreadsheet would run as a formula has an apostrophe before it.
+    """
     names = _names(rows)
     differ = list(dict.fromkeys(name for group in rows for name in group.options))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     parts = [f"{name} {part}" for name in names for part in ("mean", "error", "runs")]
-    writer.writerow(["study", "data", "method", *differ, "seeds", *parts])
+    writer.writerow(map(text.inert, ["study", "data", "method", *differ, "seeds", *parts]))
     for group in rows:
-        row: list[Any] = [group.study, group.data, group.method]
-        row += [str(group.options.get(name, "")) for name in differ]
-        row.append(" ".join(map(str, group.seeds)))
+        head = [group.study, group.data, group.method]
+        head += [str(group.options.get(name, "")) for name in differ]
+        row: list[Any] = [*map(text.inert, head), " ".join(map(str, group.seeds))]
         for name in names:
             values = group.metrics.get(name, [])
             row += ["" if math.isnan(value) else repr(value) for value in mean_error(values)]

@@ -212,7 +212,7 @@ def _load(path: Path) -> tuple[dict[str, Any] | None, str]:
             return None, f"is the record {filename(record)} under another name"
     except json.JSONDecodeError:
         return None, "half-written, or not JSON"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, str(error)
     return record, ""
 

@@ -163,7 +163,7 @@ def agree(plan: Plan, folder: Path) -> None:
     """Raise ``ValueError`` if a folder has the plan of another search; it says what differs."""
     yamls, path = yaml_dialect(), folder / PLAN
     if path.exists():
-        content = yamls.parse(path.read_text(encoding="utf-8"))
+        content = yamls.read_yaml(path)
         before = content if isinstance(content, dict) else {}
         before["work"] = current_name(before.get("work", ""))
         now = yamls.parse(yamls.text(plan.to_dict()))
