@@ -16,6 +16,7 @@ posterior of all of them it costs as much as a prior with log-odds :math:`-N \la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -133,6 +134,8 @@ class StochasticGates(Method):
 
     def _predicted(self, site: int, like: Tensor, trajectory: Trajectory) -> Tensor:
         mean = self.mean(site)
+        if trajectory.noise.expected and self.options.predict == "draw":
+            return mean_gate(mean, self.options.noise).unsqueeze(0)
         if self.options.predict == "draw":
             return self._drawn(mean, like, trajectory)
         return mean.clamp(0, 1).expand(trajectory.copies, -1)
@@ -148,6 +151,22 @@ def gate(mean: Tensor, noise: float, normal: Tensor) -> Tensor:
         tensor([0.0000, 0.7500, 1.0000])
     """
     return (mean + noise * normal).clamp(0, 1)
+
+
+def mean_gate(mean: Tensor, noise: float) -> Tensor:
+    """Mean of gates that are cut off at 0 and 1.
+
+    Examples:
+        >>> mean_gate(torch.tensor([-9.0, 0.5, 9.0]), 0.5)
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+
+    def above(bound: float) -> Tensor:  # mean of what a normal number exceeds the bound by
+        far = (mean - bound) / noise
+        density = torch.exp(-far.square() / 2) / math.sqrt(2 * math.pi)
+        return noise * (far * torch.special.ndtr(far) + density)
+
+    return above(0.0) - above(1.0)
 
 
 def open_probability(mean: Tensor, noise: float) -> Tensor:
