@@ -26,8 +26,8 @@ SEEDS = (0, 1)
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
-    "id-gflowout": {"train_size": 40, "log_z": "learned", "draws": 2},
-    "combined": {"train_size": 40, "hidden": (8,), "draws": 2},
+    "id-gflowout": {"prior_keep": 0.5, "train_size": 40, "log_z": "learned", "draws": 2},
+    "combined": {"prior_keep": 0.7, "train_size": 40, "hidden": (8,), "draws": 2},
     "mc": {"rate": 0.3},
     "contextual": {"prior_keep": 0.7, "reduction": 2},
     "concrete": {"train_size": 40, "rate": 0.3, "per_unit": True},

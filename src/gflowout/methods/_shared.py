@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gflowout.core import checks, policy
 from gflowout.core.sites import Site
 
-
 DEFAULT_KEEP = 0.9
 """Keep rate that masks start from where neither an option nor the backbone gives one."""
 

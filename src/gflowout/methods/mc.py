@@ -19,7 +19,8 @@ class MCDropoutOptions(Options):
 
     Attributes:
         rate: Probability of dropping a unit. ``None``: that of the ``nn.Dropout`` that the site
-            replaces, and 0.1 where there was none; 0.5 in ``preset="paper"``. Units with a keep rate of their own have that.
+            replaces, and 0.1 where there was none; 0.5 in ``preset="paper"``. Units with a keep
+            rate of their own have that.
         rescale: ``"inverse"`` divides kept units by the keep rate; ``"kept"`` by the fraction
             that was kept; ``"none"`` leaves them.
     """
