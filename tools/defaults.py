@@ -1,8 +1,8 @@
 """Compare every method at its default options with a network without masks, as a Markdown table.
 
 Small networks on tables and digits of scikit-learn, and on 2,000 images of MNIST where its files
-are at hand. Every method has the same splits, initial weights and learning rates, and keeps the weights of
-its best validation NLL; nothing is tuned::
+are at hand. Every method has the same splits, initial weights and learning rates, and keeps the
+weights of its best validation NLL; nothing is tuned::
 
     python tools/defaults.py --data-dir data --seeds 5
 """
