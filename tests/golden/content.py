@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "contextual": {"prior_keep": 0.7, "reduction": 2},
     "concrete": {"train_size": 40, "rate": 0.3, "per_unit": True},
     "variational": {"train_size": 40, "alpha": 0.5},
-    "gates": {"start": 0.3, "noise": 0.4, "shared": True},
+    "gates": {"start": 0.3, "strength": 0.01, "noise": 0.4, "shared": True},
     "masksembles": {"members": 3, "scale": 1.5},
     "none": {},
 }

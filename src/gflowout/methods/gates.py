@@ -42,7 +42,8 @@ class StochasticGatesOptions(Options):
         start: Mean of every gate at the start. Units with a keep rate of their own start where
             that is the probability that their gate is not closed.
         noise: Standard deviation sigma of the noise.
-        strength: What an open gate costs, lambda: nats per example.
+        strength: What an open gate costs, lambda: nats per example. To select few inputs, take
+            more, 0.01 say.
         shared: Draw one set of gates for the whole batch instead of one per example.
         predict: Gates of a prediction: ``"draw"`` draws them as in training; ``"mean"`` sets the
             noise to 0, so that all samples are the same.
@@ -50,12 +51,14 @@ class StochasticGatesOptions(Options):
 
     start: float = 0.5
     noise: float = 0.5
-    strength: float = 0.01
+    strength: float = 0.001
     shared: bool = False
     predict: str = "draw"
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"start", "noise"})
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"shared": True, "predict": "mean"}}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"strength": 0.01, "shared": True, "predict": "mean"}
+    }
 
     def __post_init__(self) -> None:
         """Check the values."""
