@@ -167,7 +167,8 @@ def mean_gate(mean: Tensor, noise: float) -> Tensor:
     def above(bound: float) -> Tensor:  # mean of what a normal number exceeds the bound by
         far = (mean - bound) / noise
         density = torch.exp(-far.square() / 2) / math.sqrt(2 * math.pi)
-        return noise * (far * torch.special.ndtr(far) + density)
+        excess: Tensor = noise * (far * torch.special.ndtr(far) + density)
+        return excess
 
     return above(0.0) - above(1.0)
 
