@@ -66,6 +66,7 @@ def distance(
         blocks=blocks,
         draws=16,
         log_z="batch",
+        prior_keep=0.5,
         **extra,
     )
     if method == "gflowout":

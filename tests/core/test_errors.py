@@ -129,7 +129,7 @@ POLICY_OPTIONS = [
     ("temperature", [0, -1.0, float("inf"), float("nan")], ["2", True, None]),
     ("epsilon", [-0.1, 1.1], ["0.1", None]),
     ("beta", [-1e-3, float("inf")], [None, "1"]),
-    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
+    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", True]),
     ("rescale", ["inverse", "keep", None], []),
     ("log_z", ["learnt", None], []),
     ("draws", [0, -1], [1.0, True, None]),
@@ -141,7 +141,7 @@ SPARSITY = ("sparsity", [-0.1, float("nan"), float("inf")], ["much", None, True]
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
 CONTEXTUAL_OPTIONS = [
-    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", None]),
+    ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", True]),
     ("kl_weight", [-0.1, float("inf")], ["1", None]),
     ("noise", ["normal", None], []),
     ("rescale", ["inverse", "keep", None], []),
@@ -150,14 +150,14 @@ CONTEXTUAL_OPTIONS = [
 ]
 SIZE_OPTION = [("train_size", [0, -5], [100.0, "100"])]
 CONCRETE_OPTIONS = [
-    ("rate", [-0.1, 0, 1], ["0.5", None]),
+    ("rate", [-0.1, 0, 1], ["0.5", True]),
     ("per_unit", [], [1, None, "yes"]),
     ("relaxation", [0, -0.1, float("inf")], ["0.1", None]),
     ("length_scale", [-1e-3, float("nan")], ["1", None]),
     ("dropout_regularizer", [-1.0], [True, None]),
 ]
 VARIATIONAL_OPTIONS = [
-    ("alpha", [0, -1.0, float("inf")], ["1", None]),
+    ("alpha", [0, -1.0, float("inf")], ["1", True]),
     ("per_unit", [], [1, None, "yes"]),
     ("kl_weight", [-0.5], ["1", None]),
 ]

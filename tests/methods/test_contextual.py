@@ -287,6 +287,7 @@ def test_rates_follow_the_input_where_they_must(noise: str, gap: float) -> None:
         likelihood=gfo.Gaussian(1, noise=0.5, learn_noise=False),
         example=(x,),
         noise=noise,
+        prior_keep=0.5,
     )
     model.method.prior.requires_grad_(noise == "bernoulli")  # else all noise goes, being harmful
     optimiser = torch.optim.Adam(model.parameter_groups(generator_lr=1e-2))
@@ -314,6 +315,7 @@ def test_the_gain_lets_rates_move(gain: float, moved: bool) -> None:
         likelihood=gfo.Gaussian(1, noise=0.5, learn_noise=False),
         example=(switch_data(2, 0)[0],),
         gain=gain,
+        prior_keep=0.5,
     )
     optimiser = torch.optim.Adam(model.parameter_groups())
     for step in range(300):

@@ -36,7 +36,8 @@ def test_defaults_and_the_papers_preset() -> None:
     paper = {"temperature": 2.0, "epsilon": 0.1, "beta": 1.0, "prior_keep": 0.5, "rescale": "none"}
     paper |= {"sparsity": 0.0}
     paper |= {"hidden": (32, 32), "log_z": "learned", "draws": 1, "blocks": 1, "history": "all"}
-    assert dataclasses.asdict(model_of("gflowout").method.options) == paper
+    own = dataclasses.asdict(model_of("gflowout").method.options)
+    assert own == {**paper, "prior_keep": None}
     assert dataclasses.asdict(model_of("gflowout", preset="paper").method.options) == paper
     assert dataclasses.asdict(model_of("id-gflowout", preset="paper").method.options) == {
         **paper,
@@ -67,7 +68,7 @@ def test_options_can_change_but_not_those_that_shape_parameters() -> None:
 
 
 def test_beta_scales_the_likelihood_in_the_reward() -> None:
-    model, (x, y) = model_of("gflowout"), batch()
+    model, (x, y) = model_of("gflowout", prior_keep=0.5), batch()
     masks = model(x, y=y).masks
     full = model(x, y=y, masks=masks).log_reward
     model.set_options(beta=0.0)
@@ -130,7 +131,7 @@ def test_draws_work_where_folding_does_not() -> None:
 
 
 def test_id_groups_share_masks_and_rewards() -> None:
-    model, (x, y) = model_of("id-gflowout", draws=1, group_size=6), batch()
+    model, (x, y) = model_of("id-gflowout", draws=1, group_size=6, prior_keep=0.5), batch()
     losses = model(x, y=y)
     joined = torch.cat(losses.masks, -1)
     groups = joined.reshape(4, 6, 70)
@@ -184,7 +185,7 @@ def test_batch_log_z_of_gflowout_needs_several_given_masks_per_example() -> None
 
 def test_id_reward_counts_the_whole_training_set() -> None:
     x, y = batch()
-    small, large = (model_of("id-gflowout", train_size=size) for size in (10, 1000))
+    small, large = (model_of("id-gflowout", train_size=size, prior_keep=0.5) for size in (10, 1000))
     masks = [torch.ones(1, 40), torch.ones(1, 30)]
     prior = 70 * torch.tensor(0.5).log()
     rewards = [model(x, y=y, masks=masks).log_reward - prior for model in (small, large)]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gflowout.core import checks
+from gflowout.core.call import logits_of
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses
@@ -164,12 +165,15 @@ class Ensemble(nn.Module):
             **kwargs: Keyword arguments of the backbones; ``masks`` go to every member.
 
         Returns:
-            :class:`EnsembleLosses` if ``y`` is given, else a list of the members' own outputs: they
-            may not be averaged as they are, :meth:`predict` does it right.
+            :class:`EnsembleLosses` if ``y`` is given, else the mean of the members' outputs, by
+            their weights; each is deterministic in eval mode, and that of a drawn mask in train
+            mode. Of logits this is not the mean of probabilities, which :meth:`predict` gives.
         """
         results = [member(*args, y=y, **kwargs) for member in self.members]
         if y is None:
-            return results
+            outputs = map(logits_of, results)
+            parts = [weight * part for weight, part in zip(self.weights, outputs, strict=True)]
+            return torch.stack(parts).sum(0)
         sums = {
             name: torch.stack([getattr(losses, name) for losses in results]).sum()
             for name in ("total", "nll", "tb", "prior")

@@ -254,16 +254,43 @@ def balance_losses(
     )
 
 
-def scaled(mask: Tensor, rescale: str, keep: float | Tensor = 1.0) -> Tensor:
+def scaled(
+    mask: Tensor, rescale: str, keep: float | Tensor = 1.0, expected: bool = False
+) -> Tensor:
     """Multiplier of a mask [rows, units]: as it is, or scaled so that activations keep their size.
 
     ``rescale`` is ``"none"``; ``"kept"``: times units over kept units, per row; or ``"inverse"``:
-    over the keep rate.
+    over the keep rate. If ``expected``, the mask holds keep rates of independent units, and the
+    result is the mean multiplier of masks that are drawn with them.
 
     Examples:
         >>> scaled(torch.tensor([[1.0, 0.0]]), "kept")
         tensor([[2., 0.]])
     """
+    if rescale == "kept" and expected:
+        return mean_share(mask) * mask.shape[-1]
     if rescale == "kept":
         return mask * (mask.shape[-1] / mask.sum(-1, keepdim=True).clamp(min=1))
     return mask / keep if rescale == "inverse" else mask
+
+
+def mean_share(keep: Tensor, nodes: int = 48) -> Tensor:
+    r"""Mean of a unit over the number of kept units, for independent units, [rows, units].
+
+    .. math:: \mathbb{E} \Big[ \frac{z_i}{\sum_j z_j} \Big]
+              = \pi_i \int_0^1 \prod_{j \ne i} (1 - \pi_j u) \, du,
+
+    0 over 0 being 0. By the midpoint rule, with nodes as dense near 0 as the integrand is steep.
+
+    Examples:
+        >>> mean_share(torch.tensor([[0.5, 0.5]]))  # 1/4 for both and 1/2 + 1/4 for the one alone
+        tensor([[0.3750, 0.3750]])
+    """
+    precise = keep.to(torch.promote_types(keep.dtype, torch.float32))
+    end = (40 / precise.sum(-1, keepdim=True).clamp(min=1e-9)).clamp(max=1)  # negligible beyond
+    total = torch.zeros_like(precise)
+    for node in range(nodes):
+        place = (node + 0.5) / nodes
+        left = 1 - precise * (end * place**3)
+        total += 3 * place**2 / nodes * left.log().sum(-1, keepdim=True).exp() / left
+    return (precise * total * end).to(keep.dtype)

@@ -20,7 +20,7 @@ from gflowout.core.call import CallSpec
 from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Method
-from gflowout.core.noise import SeededNoise
+from gflowout.core.noise import Noise, NoNoise, SeededNoise
 from gflowout.core.predictive import Predictive, settled
 from gflowout.core.random import draw_seeds
 from gflowout.core.runner import Runner, Scorer, given_masks
@@ -92,11 +92,16 @@ class MaskedModel(nn.Module):
         masks: Sequence[Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run the backbone under drawn masks; with labels, return the losses.
+        """Run the backbone under masks; with labels, return the losses.
+
+        Without labels, the result is the backbone's own output. In train mode it is that of one
+        drawn mask. In eval mode it is deterministic, as with ``nn.Dropout``: the mean mask (the
+        keep rates) takes the place of a drawn one. For one drawn network in eval mode, take
+        ``model.predict(x, samples=1)``.
 
         Args:
             *args: Positional arguments of the backbone.
-            y: Labels. Without them, the result is the backbone's own output under one drawn mask.
+            y: Labels.
             masks: Masks to use instead of drawing, one [batch, units] per site (or [1, units] for
                 the whole batch), as in ``Losses.masks``.
             **kwargs: Keyword arguments of the backbone.
@@ -106,13 +111,15 @@ class MaskedModel(nn.Module):
         """
         runner = Runner(self.backbone, self.sites, self.spec, args, kwargs)
         if y is None:
-            given = None
+            trajectory = Trajectory(Noise() if self.training else NoNoise())
             if masks is not None:
-                given = given_masks(masks, self.method, runner.call.batch_size, self.validate)
-            return runner.run(self.method.draw, Trajectory(given=given))
+                batch = runner.call.batch_size
+                given = given_masks(masks, self.method, batch, self.validate)
+                trajectory = Trajectory(given=given)
+            return runner.run(self.method.draw, trajectory)
         scorer = Scorer(runner, self.method, self.likelihood, y, masks, values=self.validate)
         losses = self.method.step(scorer)
-        if self.validate and not math.isfinite(losses.nll.item()):
+        if self.validate and not math.isfinite(losses.total.item()):
             runner.call.check_finite()
         return losses
 

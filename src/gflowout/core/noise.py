@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -24,6 +25,9 @@ class Noise:
         >>> torch.equal(both.uniform(3, 4, like)[3:], second.uniform(3, 4, like))
         True
     """
+
+    expected: ClassVar[bool] = False
+    """Whether masks are to be their mean instead of drawn; see :class:`NoNoise`."""
 
     def __init__(self, generators: Sequence[Generator] | None = None, copies: int = 1) -> None:
         self.generators = generators
@@ -72,6 +76,29 @@ class SeededNoise(Noise):
     def generators(self) -> Sequence[Generator]:  # type: ignore[override]
         """Made when numbers are asked for: not all methods ask."""
         return [Generator(self._device).manual_seed(seed) for seed in self._seeds]
+
+
+class NoNoise(Noise):
+    """Stands for no randomness at all: masks are their mean, and normal numbers are 0.
+
+    Examples:
+        >>> NoNoise().normal(1, 2, torch.zeros(()))
+        tensor([[0., 0.]])
+    """
+
+    expected = True
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Refuse: the mean of what is computed from uniform numbers is not known."""
+        raise TypeError(
+            "the method computes its masks from noise.uniform, so that their mean is not known: "
+            "model(x) in eval mode needs policy.bernoulli, or policy.drawing, in its place; call "
+            "model.predict(x), which draws, until then"
+        )
+
+    def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return zeros, the mean, in single precision."""
+        return torch.zeros(rows, units, device=like.device)
 
 
 class RecordedNoise(Noise):

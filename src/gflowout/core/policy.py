@@ -103,6 +103,21 @@ def below(uniform: Tensor, probability: Tensor | float) -> Tensor:
     return torch.lt(uniform, probability, out=torch.empty_like(uniform))
 
 
+def bernoulli(noise: Noise, keep: float | Tensor, rows: int, units: int, like: Tensor) -> Tensor:
+    """Draw masks, [copies * rows, units], whose units are kept at the rate ``keep``, or at its own.
+
+    Without noise the result is the mean, the keep rate, [1, units].
+
+    Examples:
+        >>> from gflowout.core.noise import NoNoise
+        >>> bernoulli(NoNoise(), 0.9, rows=5, units=2, like=torch.zeros(()))
+        tensor([[0.9000, 0.9000]])
+    """
+    if noise.expected:
+        return torch.as_tensor(keep, dtype=torch.float32, device=like.device).expand(1, units)
+    return below(noise.uniform(rows, units, like), keep)
+
+
 def explore(
     logits: Tensor, centre: float | Tensor, temperature: float, random: Tensor | None
 ) -> Tensor:
@@ -128,9 +143,21 @@ def given(mask: Tensor) -> Choose:
 
 
 def drawing(noise: Noise, rows: int, units: int, like: Tensor) -> Choose:
-    """Choose by drawing from the logits, ``rows`` masks per copy of the batch."""
+    """Choose by drawing from the logits, ``rows`` masks per copy of the batch.
+
+    Without noise the keep rates themselves are chosen, which later blocks and sites then see.
+    """
+    if noise.expected:
+        places = range(units)
+        return lambda logits, part: _keep_rates(logits, len(places[part]))
     uniform = noise.uniform(rows, units, like)
     return lambda logits, part: draw(logits, uniform[..., part])
+
+
+def _keep_rates(logits: Tensor, units: int) -> Tensor:
+    """Keep rates, [rows or 1, units], of log-odds that may be one number for all units."""
+    keep = torch.sigmoid(logits.detach())
+    return keep.expand(*(keep.shape[:-1] or (1,)), units)
 
 
 def exploring(method: Any, site: int, trajectory: Trajectory, rows: int, like: Tensor) -> Choose:

@@ -11,13 +11,31 @@ from torch import Tensor, nn
 from gflowout.core import checks, policy
 from gflowout.core.sites import Site
 
+DEFAULT_KEEP = 0.9
+"""Keep rate that masks start from where neither an option nor the backbone gives one."""
+
+
+def keep_rate(site: Site, option: float | None = None) -> float:
+    """Keep rate that a site starts from: the option, or that of the ``nn.Dropout`` that stood here.
+
+    A dropout that keeps or drops everything is none to start from.
+
+    Examples:
+        >>> keep_rate(Site("fc", 2, 1, 2, rate=0.25)), keep_rate(Site("fc", 2, 1, 2, rate=0.0))
+        (0.75, 0.9)
+    """
+    if option is not None:
+        return option
+    return 1 - site.rate if site.rate is not None and 0 < site.rate < 1 else DEFAULT_KEEP
+
 
 def check_policy(options: Any) -> None:
     """Check the options that methods with a learned mask posterior share."""
     checks.number("temperature", options.temperature, low=0, open_low=True)
     checks.number("epsilon", options.epsilon, low=0, high=1)
     checks.number("beta", options.beta, low=0)
-    checks.probability("prior_keep", options.prior_keep)
+    if options.prior_keep is not None:
+        checks.probability("prior_keep", options.prior_keep)
     checks.choice("rescale", options.rescale, ["none", "kept"])
     checks.choice("log_z", options.log_z, ["learned", "batch"])
     checks.integer("draws", options.draws, low=1)
@@ -54,7 +72,8 @@ def history_sizes(sites: Sequence[Site], options: Any) -> list[int]:
 class Starts(nn.Module):
     """Log-odds of the keep rates that masks start from, or have as their prior.
 
-    Sites with rates of their own have one number per unit; all others have the rate ``keep``.
+    Sites with rates of their own have one number per unit; all others have the rate ``keep``, or
+    without one that of :func:`keep_rate`.
 
     Examples:
         >>> sites = [Site("fc", 2, 1, 2), Site("input", 2, 1, 2, keep=(0.5, 0.5))]
@@ -63,9 +82,9 @@ class Starts(nn.Module):
         (0.0, tensor([0., 0.]))
     """
 
-    def __init__(self, sites: Sequence[Site], keep: float) -> None:
+    def __init__(self, sites: Sequence[Site], keep: float | None) -> None:
         super().__init__()
-        self.common = policy.logit(keep)
+        self.common = [policy.logit(keep_rate(site, keep)) for site in sites]
         for index, site in enumerate(sites):
             own = None if site.keep is None else torch.tensor(list(map(policy.logit, site.keep)))
             self.register_buffer(f"site{index}", own, persistent=False)
@@ -73,14 +92,14 @@ class Starts(nn.Module):
     def at(self, site: int) -> float | Tensor:
         """Of a site: one number, or one per unit, [units]."""
         own: Tensor | None = getattr(self, f"site{site}")
-        return self.common if own is None else own
+        return self.common[site] if own is None else own
 
 
 class SiteNumbers(nn.Module):
     """Learned numbers of all sites, one for the site or one per unit, as one parameter.
 
-    Numbers begin with ``start``, or with what ``from_keep`` makes of a unit's own keep rate; weight
-    decay pulls back to that.
+    Numbers begin with ``start``, one for all or one per site, or with what ``from_keep`` makes of a
+    unit's own keep rate; weight decay pulls back to that.
 
     Examples:
         >>> numbers = SiteNumbers([Site("fc", units=3, axis=1, rank=2)], start=2.0, per_unit=True)
@@ -94,15 +113,17 @@ class SiteNumbers(nn.Module):
     def __init__(
         self,
         sites: Sequence[Site],
-        start: float,
+        start: float | Sequence[float],
         per_unit: bool,
         from_keep: Callable[[float], float] = policy.logit,
     ) -> None:
         super().__init__()
-        if all(site.keep is None for site in sites):
-            self.start = start
+        common = list(start) if isinstance(start, Sequence) else [start] * len(sites)
+        if all(site.keep is None for site in sites) and len(set(common)) == 1:
+            self.start = common[0]
         else:
-            starts = [_starts(site, start, per_unit, from_keep) for site in sites]
+            pairs = zip(sites, common, strict=True)
+            starts = [_starts(site, number, per_unit, from_keep) for site, number in pairs]
             self.register_buffer("start", torch.cat(starts), persistent=False)
         self.sizes = [site.units if per_unit else 1 for site in sites]
         self.moved = nn.Parameter(torch.zeros(sum(self.sizes)))

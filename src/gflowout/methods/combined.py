@@ -10,8 +10,8 @@ once their posterior is exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._shared import check_policy, check_sizes
+from gflowout.methods._shared import check_policy, check_sizes, keep_rate
 from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
 
@@ -35,7 +35,9 @@ class CombinedOptions(Options):
         epsilon: Probability, per example and site, of a random own mask in training.
         beta: Scale of the log-likelihood in the rewards.
         prior_keep: Keep rate of the shared masks' prior, and start of the own masks. A unit lives
-            if both keep it, so at 0.7 about half do.
+            if both keep it, so at the 0.7 of ``preset="paper"`` about half do. ``None``: both
+            together keep as many as the ``nn.Dropout`` that the site replaces, and 0.9 where there
+            was none.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         hidden: Widths of the mask generators.
         draws: Shared masks scored on the same examples in one step, each with own masks.
@@ -47,7 +49,7 @@ class CombinedOptions(Options):
     temperature: float = 2.0
     epsilon: float = 0.1
     beta: float = 1.0
-    prior_keep: float = 0.7
+    prior_keep: float | None = None
     rescale: str = "none"
     hidden: tuple[int, ...] = (32, 32)
     draws: int = 4
@@ -56,6 +58,7 @@ class CombinedOptions(Options):
     blocks: int = 1
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "blocks"})
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"prior_keep": 0.7}}
     log_z: ClassVar[str] = "learned"
     history: ClassVar[str] = "all"
 
@@ -95,8 +98,9 @@ class Combined(Method):
         super().__init__(sites, likelihood, options)
         units = sum(site.units for site in sites)
         shared, own = self._parts()
-        self.shared = IDGFlowOut(sites, likelihood, shared)
-        self.own = GFlowOut(sites, likelihood, own, context=units)
+        halves = [replace(site, rate=1 - keep_rate(site) ** 0.5) for site in sites]
+        self.shared = IDGFlowOut(halves, likelihood, shared)
+        self.own = GFlowOut(halves, likelihood, own, context=units)
 
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw the shared masks of all sites at the first, and own ones at each."""
@@ -144,7 +148,8 @@ class Combined(Method):
         assert trajectory.shared is not None
         shared = trajectory.shared.per_example(trajectory.shared.masks[site])
         mask = shared * trajectory.masks[site]
-        return scaled(mask, self.options.rescale).to(activation.dtype)
+        expected = trajectory.noise.expected
+        return scaled(mask, self.options.rescale, expected=expected).to(activation.dtype)
 
     def _parts(self) -> tuple[IDGFlowOutOptions, GFlowOutOptions]:
         """Options of the shared and of the own masks."""

@@ -31,7 +31,7 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._shared import SiteNumbers, check_sizes
+from gflowout.methods._shared import SiteNumbers, check_sizes, keep_rate
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class ConcreteDropoutOptions(Options):
     """Options of concrete dropout.
 
     Attributes:
-        rate: Drop rate that every unit starts with.
+        rate: Drop rate that every unit starts with. ``None``: that of the ``nn.Dropout`` that the
+            site replaces, and 0.1 where there was none.
         per_unit: Learn a rate per unit instead of one per site.
         relaxation: Temperature t of the relaxed masks in training.
         length_scale: Of the Gaussian prior over weights: their squares count
@@ -48,7 +49,7 @@ class ConcreteDropoutOptions(Options):
         train_size: Number of training examples, N.
     """
 
-    rate: float = 0.1
+    rate: float | None = None
     per_unit: bool = False
     relaxation: float = 0.1
     length_scale: float = 1e-2
@@ -59,7 +60,8 @@ class ConcreteDropoutOptions(Options):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.probability("rate", self.rate)
+        if self.rate is not None:
+            checks.probability("rate", self.rate)
         checks.boolean("per_unit", self.per_unit)
         checks.number("relaxation", self.relaxation, low=0, open_low=True)
         checks.number("length_scale", self.length_scale, low=0)
@@ -91,7 +93,9 @@ class ConcreteDropout(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: ConcreteDropoutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.keep_logits = SiteNumbers(sites, -policy.logit(options.rate), options.per_unit)
+        keep = None if options.rate is None else 1 - options.rate
+        starts = [policy.logit(keep_rate(site, keep)) for site in sites]
+        self.keep_logits = SiteNumbers(sites, starts, options.per_unit)
 
     def rate(self, site: int) -> Tensor:
         """Learned drop rate of a site, [1], or of its units, [units]."""
@@ -119,7 +123,9 @@ class ConcreteDropout(Method):
         logits = self.keep_logits.split(self.keep_logits())[site]
 
         def draw() -> Tensor:
-            return policy.draw(logits, self._uniform(site, activation, trajectory))
+            rows, units = trajectory.batch, self.sites[site].units
+            choose = policy.drawing(trajectory.noise, rows, units, activation)
+            return choose(logits, slice(None))
 
         mask = trajectory.mask(site, draw)
         return (mask / torch.sigmoid(logits)).to(activation.dtype)

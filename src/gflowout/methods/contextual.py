@@ -42,7 +42,9 @@ class ContextualDropoutOptions(Options):
     rates and prior go to 1 together.
 
     Attributes:
-        prior_keep: Keep rate that generators and learned prior start from.
+        prior_keep: Keep rate that generators and learned prior start from. ``None``: that of the
+            ``nn.Dropout`` that the site replaces, and 0.9 where there was none; 0.5 in
+            ``preset="paper"``.
         kl_weight: Weight of the KL term; 1 is the ELBO. To anneal, let it grow during training:
             ``model.set_options(kl_weight=min(1.0, step / 1000))``.
         noise: ``"bernoulli"``, masks of 0 and 1 with the ARM estimator and two forward passes per
@@ -54,7 +56,7 @@ class ContextualDropoutOptions(Options):
             (``preset="paper"``) rates hardly leave their start.
     """
 
-    prior_keep: float = 0.5
+    prior_keep: float | None = None
     kl_weight: float = 1.0
     noise: str = "bernoulli"
     rescale: str = "none"
@@ -62,11 +64,12 @@ class ContextualDropoutOptions(Options):
     gain: float = 1.0
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "noise", "reduction", "gain"})
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"gain": 0.01}}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"prior_keep": 0.5, "gain": 0.01}}
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.probability("prior_keep", self.prior_keep)
+        if self.prior_keep is not None:
+            checks.probability("prior_keep", self.prior_keep)
         checks.number("kl_weight", self.kl_weight, low=0)
         checks.choice("noise", self.noise, list(NOISES))
         checks.choice("rescale", self.rescale, ["none", "kept"])
@@ -86,6 +89,11 @@ class Bernoulli:
     def sample(logits: Tensor, random: Tensor) -> Tensor:
         """1 where the uniform number is below the keep rate; without gradient."""
         return policy.draw(logits, random)
+
+    @staticmethod
+    def mean(logits: Tensor) -> Tensor:
+        """The keep rates."""
+        return torch.sigmoid(logits.detach())
 
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
@@ -114,6 +122,11 @@ class Gaussian:
         deviation: Tensor = (-logits / 2).exp()
         copies = random.to(logits.dtype).reshape(-1, *logits.shape)
         return (1 + deviation * copies).flatten(0, 1)
+
+    @staticmethod
+    def mean(logits: Tensor) -> Tensor:
+        """Ones."""
+        return torch.ones_like(logits)
 
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
@@ -205,10 +218,12 @@ class ContextualDropout(Method):
 
         def draw() -> Tensor:
             logits = self._logits(site, activation, trajectory.real)
+            if trajectory.noise.expected:
+                return self.noise.mean(logits)
             return self.noise.sample(logits, self._random(site, activation, trajectory))
 
-        mask = trajectory.mask(site, draw)
-        return scaled(mask, self.options.rescale).to(activation.dtype)
+        mask, expected = trajectory.mask(site, draw), trajectory.noise.expected
+        return scaled(mask, self.options.rescale, expected=expected).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
         """Two passes, the second without gradient for the backbone; one with Gaussian noise.

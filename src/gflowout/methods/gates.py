@@ -16,6 +16,7 @@ posterior of all of them it costs as much as a prior with log-odds :math:`-N \la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +42,8 @@ class StochasticGatesOptions(Options):
         start: Mean of every gate at the start. Units with a keep rate of their own start where
             that is the probability that their gate is not closed.
         noise: Standard deviation sigma of the noise.
-        strength: What an open gate costs, lambda: nats per example.
+        strength: What an open gate costs, lambda: nats per example. To select few inputs, take
+            more, 0.01 say.
         shared: Draw one set of gates for the whole batch instead of one per example.
         predict: Gates of a prediction: ``"draw"`` draws them as in training; ``"mean"`` sets the
             noise to 0, so that all samples are the same.
@@ -49,12 +51,14 @@ class StochasticGatesOptions(Options):
 
     start: float = 0.5
     noise: float = 0.5
-    strength: float = 0.01
+    strength: float = 0.001
     shared: bool = False
     predict: str = "draw"
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"start", "noise"})
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"shared": True, "predict": "mean"}}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"strength": 0.01, "shared": True, "predict": "mean"}
+    }
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -138,6 +142,8 @@ class StochasticGates(Method):
 
     def _predicted(self, site: int, like: Tensor, trajectory: Trajectory) -> Tensor:
         mean = self.mean(site)
+        if trajectory.noise.expected and self.options.predict == "draw":
+            return mean_gate(mean, self.options.noise).unsqueeze(0)
         if self.options.predict == "draw":
             return self._drawn(mean, like, trajectory)
         return mean.clamp(0, 1).expand(trajectory.copies, -1)
@@ -153,6 +159,23 @@ def gate(mean: Tensor, noise: float, normal: Tensor) -> Tensor:
         tensor([0.0000, 0.7500, 1.0000])
     """
     return (mean + noise * normal).clamp(0, 1)
+
+
+def mean_gate(mean: Tensor, noise: float) -> Tensor:
+    """Mean of gates that are cut off at 0 and 1.
+
+    Examples:
+        >>> mean_gate(torch.tensor([-9.0, 0.5, 9.0]), 0.5)
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+
+    def above(bound: float) -> Tensor:  # mean of what a normal number exceeds the bound by
+        far = (mean - bound) / noise
+        density = torch.exp(-far.square() / 2) / math.sqrt(2 * math.pi)
+        excess: Tensor = noise * (far * torch.special.ndtr(far) + density)
+        return excess
+
+    return above(0.0) - above(1.0)
 
 
 def open_probability(mean: Tensor, noise: float) -> Tensor:

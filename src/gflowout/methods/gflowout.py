@@ -24,14 +24,15 @@ from gflowout.methods._shared import Starts, check_policy, history_of, history_s
 
 @dataclass(frozen=True)
 class GFlowOutOptions(Options):
-    """Options of GFlowOut; the defaults are the paper's.
+    """Options of GFlowOut; the defaults are the paper's but for ``prior_keep``.
 
     Attributes:
         temperature: Divides the posterior's logits, around the prior's, when drawing in training.
         epsilon: Probability, per example and site, of a random mask from the start of the prior.
         beta: Scale of the log-likelihood in the reward.
         prior_keep: Keep rate that the learned prior and posterior start from, and the centre of
-            ``temperature`` and ``epsilon``.
+            ``temperature`` and ``epsilon``. ``None``: that of the ``nn.Dropout`` that the site
+            replaces, and 0.9 where there was none; 0.5 in ``preset="paper"``.
         sparsity: What the reward charges for every unit that is kept, in nats. The prior is learned
             and follows the posterior, so this alone keeps masks small; see ``preset="features"``.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
@@ -46,7 +47,7 @@ class GFlowOutOptions(Options):
     temperature: float = 2.0
     epsilon: float = 0.1
     beta: float = 1.0
-    prior_keep: float = 0.5
+    prior_keep: float | None = None
     sparsity: float = 0.0
     rescale: str = "none"
     hidden: tuple[int, ...] = (32, 32)
@@ -59,9 +60,11 @@ class GFlowOutOptions(Options):
         {"prior_keep", "hidden", "log_z", "blocks", "history"}
     )
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {},
-        "features": {"beta": 20.0, "sparsity": 1.0, "log_z": "batch", "draws": 4},
-    }
+        "paper": {"prior_keep": 0.5},
+        "features": {
+            "prior_keep": 0.5, "beta": 20.0, "sparsity": 1.0, "log_z": "batch", "draws": 4,
+        },
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -146,7 +149,8 @@ class GFlowOut(Method):
             return mask
 
         mask = trajectory.mask(site, drawn)
-        return scaled(mask, self.options.rescale).to(activation.dtype)
+        expected = trajectory.noise.expected
+        return scaled(mask, self.options.rescale, expected=expected).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
         """One pass; each part of the loss reaches its own parameters only."""

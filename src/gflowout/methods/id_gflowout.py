@@ -38,7 +38,8 @@ class IDGFlowOutOptions(Options):
         temperature: Divides the posterior's logits, around the prior's, when drawing in training.
         epsilon: Probability, per mask and site, of a random mask from the prior.
         beta: Scale of the log-likelihood in the reward.
-        prior_keep: Keep rate of the fixed prior.
+        prior_keep: Keep rate of the fixed prior. ``None``: that of the ``nn.Dropout`` that the site
+            replaces, and 0.9 where there was none; 0.5 in ``preset="paper"``.
         start_keep: Keep rate that the posterior starts from; ``None`` for that of the prior.
         sparsity: What the prior charges for every unit that is kept, in nats, beyond
             ``prior_keep``. To anneal, let it grow during training:
@@ -59,7 +60,7 @@ class IDGFlowOutOptions(Options):
     temperature: float = 1.0
     epsilon: float = 0.0
     beta: float = 1.0
-    prior_keep: float = 0.5
+    prior_keep: float | None = None
     start_keep: float | None = None
     sparsity: float = 0.0
     rescale: str = "none"
@@ -76,7 +77,8 @@ class IDGFlowOutOptions(Options):
     )
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
-            "temperature": 2.0, "epsilon": 0.1, "log_z": "learned", "draws": 1, "group_size": 1,
+            "prior_keep": 0.5, "temperature": 2.0, "epsilon": 0.1, "log_z": "learned", "draws": 1,
+            "group_size": 1,
         },
         "features": {"prior_keep": 0.1, "start_keep": 0.3, "beta": 0.3, "hidden": (), "draws": 8},
     }  # fmt: skip
@@ -155,8 +157,9 @@ class IDGFlowOut(Method):
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one mask for the whole batch from the posterior."""
-        mask = self.walk(site, trajectory)
-        return trajectory.rows_in_use(scaled(mask, self.options.rescale).to(activation.dtype))
+        mask, expected = self.walk(site, trajectory), trajectory.noise.expected
+        used = scaled(mask, self.options.rescale, expected=expected)
+        return trajectory.rows_in_use(used.to(activation.dtype))
 
     def walk(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw the mask of a site, one row per copy of the batch, [copies, units]."""

@@ -94,7 +94,12 @@ class Masksembles(Method):
         return self._used(site, activation, trajectory)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
-        """Take one member for the whole batch."""
+        """Take one member for the whole batch, or the mean of all."""
+        if trajectory.noise.expected and trajectory.given is None:
+            members = self.get_buffer(f"masks{site}")
+            trajectory.masks.append(members.mean(0, keepdim=True))
+            used = scaled(members, self.options.rescale).mean(0, keepdim=True)
+            return used.to(activation.dtype)
         if site == 0 and trajectory.given is None:
             member = self._random(activation, trajectory)
             trajectory.index = member.repeat_interleave(trajectory.batch)

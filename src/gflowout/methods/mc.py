@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from gflowout.core import checks, policy
 from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses, scaled
 from gflowout.core.trajectory import Trajectory
-
-DEFAULT_RATE = 0.5
+from gflowout.methods._shared import keep_rate
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,16 @@ class MCDropoutOptions(Options):
 
     Attributes:
         rate: Probability of dropping a unit. ``None``: that of the ``nn.Dropout`` that the site
-            replaces, and 0.5 where there was none. Units with a keep rate of their own have that.
+            replaces, and 0.1 where there was none; 0.5 in ``preset="paper"``. Units with a keep
+            rate of their own have that.
         rescale: ``"inverse"`` divides kept units by the keep rate; ``"kept"`` by the fraction
             that was kept; ``"none"`` leaves them.
     """
 
     rate: float | None = None
     rescale: str = "inverse"
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rate": 0.5}}
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -55,17 +58,17 @@ class MCDropout(Method):
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw a mask per example."""
         place, rate = self.sites[site], self.options.rate
-        if rate is None:  # a rate of 1 would leave nothing to rescale
-            rate = DEFAULT_RATE if place.rate is None or place.rate >= 1 else place.rate
-        keep: float | Tensor = 1 - float(rate)
+        keep: float | Tensor = keep_rate(place) if rate is None else 1 - float(rate)
         if place.keep is not None:
             keep = activation.new_tensor(place.keep)
 
         def drawn() -> Tensor:
-            uniform = trajectory.noise.uniform(trajectory.batch, place.units, activation)
-            return policy.below(uniform, keep).to(activation.dtype)
+            noise, rows = trajectory.noise, trajectory.batch
+            mask = policy.bernoulli(noise, keep, rows, place.units, activation)
+            return mask.to(activation.dtype)
 
-        return scaled(trajectory.mask(site, drawn), self.options.rescale, keep)
+        mask, expected = trajectory.mask(site, drawn), trajectory.noise.expected
+        return scaled(mask, self.options.rescale, keep, expected)
 
     def step(self, score: Score) -> Losses:
         """One pass; the loss is the negative log-likelihood."""

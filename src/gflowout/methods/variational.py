@@ -27,7 +27,7 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._shared import SiteNumbers, check_sizes
+from gflowout.methods._shared import SiteNumbers, check_sizes, keep_rate
 
 LARGEST = 8.0
 """Bound of log alpha: a unit that nothing needs would drift upwards for ever."""
@@ -38,14 +38,15 @@ class VariationalDropoutOptions(Options):
     """Options of variational dropout.
 
     Attributes:
-        alpha: Variance of the factors at the start.
+        alpha: Variance of the factors at the start. ``None``: p / (1 - p), p being the rate of the
+            ``nn.Dropout`` that the site replaces, and 0.1 where there was none.
         per_unit: Learn a variance per unit instead of one per site.
         kl_weight: Weight of the KL divergence; 1 is the ELBO. To anneal, let it grow during
             training: ``model.set_options(kl_weight=min(1.0, step / 1000))``.
         train_size: Number of training examples, N.
     """
 
-    alpha: float = 0.1
+    alpha: float | None = None
     per_unit: bool = False
     kl_weight: float = 1.0
     train_size: int | None = None
@@ -54,7 +55,8 @@ class VariationalDropoutOptions(Options):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.number("alpha", self.alpha, low=0, open_low=True)
+        if self.alpha is not None:
+            checks.number("alpha", self.alpha, low=0, open_low=True)
         checks.boolean("per_unit", self.per_unit)
         checks.number("kl_weight", self.kl_weight, low=0)
         check_sizes(self)
@@ -85,7 +87,8 @@ class VariationalDropout(Method):
         self, sites: Sequence[Site], likelihood: Likelihood, options: VariationalDropoutOptions
     ) -> None:
         super().__init__(sites, likelihood, options)
-        self.log_alpha = SiteNumbers(sites, log(options.alpha), options.per_unit)
+        starts = [log(options.alpha or 1 / keep_rate(site) - 1) for site in sites]
+        self.log_alpha = SiteNumbers(sites, starts, options.per_unit)
 
     def alpha(self, site: int) -> Tensor:
         """Learned variance of a site's factors, [1], or of each unit's, [units]."""

@@ -127,7 +127,9 @@ def _timed(run: Run, context: Context) -> dict[str, Any]:
 def _model(label: str, network: Callable[[], Any], example: Tensor) -> Any:
     """An untrained model, or an ensemble of them."""
     arm = ARMS[label.removesuffix("-1")]
-    options: Options = {"draws": 1} if label.endswith("-1") else {}
+    options: Options = {key.rpartition(".")[2]: value for key, value in arm.options.items()}
+    if label.endswith("-1"):
+        options["draws"] = 1
     if arm.method in SIZED:
         options["train_size"] = 50_000
     members = [wrap(network(), arm.method, example, **options) for _ in range(arm.members)]

@@ -49,14 +49,14 @@ Model = gfo.MaskedModel | gfo.Ensemble
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "ensemble": {"method": "none", "members": 5},
-    "mc": {},
-    "contextual": {},
+    "mc": {"rate": 0.5},
+    "contextual": {"prior_keep": 0.5},
     "concrete": {"train_size": TRAIN_SIZE},
-    "variational": {"train_size": TRAIN_SIZE},
+    "variational": {"train_size": TRAIN_SIZE, "alpha": 0.1},
     "masksembles": {},
-    "id-gflowout": {"train_size": TRAIN_SIZE},
-    "gflowout": {},
-    "combined": {"train_size": TRAIN_SIZE},
+    "id-gflowout": {"train_size": TRAIN_SIZE, "prior_keep": 0.5},
+    "gflowout": {"prior_keep": 0.5},
+    "combined": {"train_size": TRAIN_SIZE, "prior_keep": 0.7},
 }
 """The rows of the comparison with their options of ``gfo.wrap``: ``method`` where it is not the
 name of the row, ``members`` for an ensemble. A new method is one more line."""

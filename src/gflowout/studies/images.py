@@ -164,7 +164,7 @@ def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: 
     Examples:
         >>> config = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
         >>> config.method.name, config.method.options, config.fit.lr, config.seed
-        ('gflowout', {'beta': 0.0}, 0.01, 3)
+        ('gflowout', {'prior_keep': 0.5, 'beta': 0.0}, 0.01, 3)
     """
     return from_flat({**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed})
 

@@ -197,7 +197,7 @@ class MaskedModule(lightning.LightningModule):
         return self._predict(args, kwargs, index)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped model's own call: the backbone's output under one drawn mask."""
+        """The wrapped model's own call: the backbone's output, deterministic in eval mode."""
         return self.model(*args, **kwargs)
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Predictive:

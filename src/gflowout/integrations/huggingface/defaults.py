@@ -6,7 +6,6 @@ architectures work if they are built like existing ones.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import warnings
 from contextlib import ExitStack
@@ -28,7 +27,6 @@ from gflowout.core.trace import masked_call
 from gflowout.core.wrap import wrap
 from gflowout.methods import METHODS
 
-KEEP = 0.9  # keep rate that masks start from: transformers usually have a dropout of 0.1
 IGNORED = -100  # the label of tokens that `transformers` ignores in a loss
 MASK = "attention_mask"  # the argument that tells real tokens from padding
 
@@ -65,8 +63,9 @@ def wrap_transformer(
         padding: As there; ``"auto"``: ``"attention_mask"``, if the example has it. A warning names
             the sites that have other positions than it; there padding counts like real tokens.
         preset: As there.
-        **options: Options of the method. Masks keep 0.9 of the units to start with, unless
-            ``prior_keep``, ``rate`` or a preset says otherwise.
+        **options: Options of the method. Masks start from the rate of the dropout that stood at
+            the site, or keep 0.9 of the units, unless ``prior_keep``, ``rate`` or a preset says
+            otherwise.
 
     Examples:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -89,10 +88,6 @@ def wrap_transformer(
     args, kwargs = split_example(example)
     if padding == "auto":
         padding = MASK if MASK in named_tensors(backbone, args, kwargs) else None
-    if preset is None:
-        fields = {option.name for option in dataclasses.fields(METHODS[method].Options)}
-        starts = {"prior_keep": KEEP, "rate": 1 - KEEP}
-        options = {name: start for name, start in starts.items() if name in fields} | options
     sites = default_sites(backbone, example) if sites is None else sites
     likelihood = default_likelihood(backbone) if likelihood is None else likelihood
     model = wrap(

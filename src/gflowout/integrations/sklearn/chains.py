@@ -114,7 +114,7 @@ FEATURES = Recipe(
 
 ROWS = Recipe(
     "gflowout", **_ON_INPUTS, chains=3, batch_size=200, decay=0.7, sparsity=1.0, anneal=(0.3, 0.6),
-    options={"beta": 20.0, "log_z": "batch", "draws": 4},
+    options={"prior_keep": 0.5, "beta": 20.0, "log_z": "batch", "draws": 4},
 )  # fmt: skip
 """Masks on inputs that depend on the row."""
 

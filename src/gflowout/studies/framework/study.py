@@ -190,25 +190,32 @@ class Arm:
     method: str
     title: str  # in tables and legends
     options: Mapping[str, Any] = field(default_factory=dict)  # fixed; keys of a configuration
-    # What is its own to tune: a dotted key and values, the library's default first.
+    # What is its own to tune: a dotted key and values.
     own: tuple[str, tuple[Any, ...]] = ("fit.weight_decay", (0.0, 1e-5, 1e-4))
     members: int = 1  # networks that are trained on their own and pooled
 
 
 _RATES = ("method.options.rate", (0.5, 0.3, 0.1))
 _KEEPS = ("method.options.prior_keep", (0.5, 0.7, 0.9))
+_HALF = {"method.options.prior_keep": 0.5}  # the paper's; a tuned value overrides it
 
 ARMS = {
     arm.label: arm
     for arm in (
         Arm("none", "none", "No dropout"),
-        Arm("mc", "mc", "MC dropout", own=_RATES),
-        Arm("concrete", "concrete", "Concrete dropout", own=_RATES),
-        Arm("contextual", "contextual", "Contextual dropout", own=_KEEPS),
-        Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", own=_KEEPS),
-        Arm("gflowout", "gflowout", "GFlowOut", own=_KEEPS),
-        Arm("combined", "combined", "GFlowOut + ID", own=_KEEPS),
-        Arm("control", "gflowout", "GFlowOut (β = 0)", {"method.options.beta": 0.0}, own=_KEEPS),
+        Arm("mc", "mc", "MC dropout", {"method.options.rate": 0.5}, own=_RATES),
+        Arm("concrete", "concrete", "Concrete dropout", {"method.options.rate": 0.1}, own=_RATES),
+        Arm("contextual", "contextual", "Contextual dropout", _HALF, own=_KEEPS),
+        Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", _HALF, own=_KEEPS),
+        Arm("gflowout", "gflowout", "GFlowOut", _HALF, own=_KEEPS),
+        Arm("combined", "combined", "GFlowOut + ID", {_KEEPS[0]: 0.7}, own=_KEEPS),
+        Arm(
+            "control",
+            "gflowout",
+            "GFlowOut (β = 0)",
+            {**_HALF, "method.options.beta": 0.0},
+            own=_KEEPS,
+        ),
         Arm("ensemble", "none", "Deep ensemble", members=5),
     )
 }
