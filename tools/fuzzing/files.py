@@ -25,12 +25,11 @@ VALUES = (
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Paths of all values inside a configuration."""
-    children = value.items() if isinstance(value, dict) else enumerate(value)
     if not isinstance(value, dict | list):
         return []
-    paths = [(*path, key) for key, _ in children]
-    return paths + [
-        leaf for at in list(paths) for leaf in _leaves(value[at[-1]], at)
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    return [
+        leaf for key in keys for leaf in [(*path, key), *_leaves(value[key], (*path, key))]
     ]
 
 

@@ -93,6 +93,10 @@ class Mixing(nn.Module):
         if how == "statistics":
             self.norm = nn.BatchNorm1d(width, track_running_stats=False)
 
+    def extra_repr(self) -> str:
+        """Show how."""
+        return self.how
+
     def forward(self, h: Tensor) -> Tensor:
         """Mix."""
         count = len(h)

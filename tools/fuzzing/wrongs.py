@@ -100,6 +100,7 @@ def parts(rng: random.Random) -> None:
 def call(rng: random.Random) -> None:
     """Call a model with one wrong argument."""
     w = wrapped(rng)
+    w.model.eval()
     batch = rng.randint(max(2, w.case.smallest), 5)
     args, kwargs = w.case.call(batch)
     wrongs = [*_of_predict(w, rng, args, kwargs), *_of_labels(w, rng, batch, args, kwargs)]
@@ -115,7 +116,7 @@ def _of_predict(w: Wrapped, rng: random.Random, args: Any, kwargs: Any) -> list[
     pred = model.predict(*args, samples=3, return_masks=True, **kwargs)
     masks = list(pred.masks or ())
     nan, wide = [masks[0] * math.nan, *masks[1:]], [torch.ones(3, 1, 99), *masks[1:]]
-    site = rng.choice(["nope", 3, ""])
+    site, own = rng.choice(["nope", 3, ""]), model.sites[0].name
 
     def predict(**more: Any) -> Callable[[], Any]:
         return lambda: model.predict(*args, **more, **kwargs)
@@ -131,7 +132,7 @@ def _of_predict(w: Wrapped, rng: random.Random, args: Any, kwargs: Any) -> list[
         (("nonsense",), predict(nonsense=1)),
         (("call", "Tensor"), lambda: model.predict()),
         (("site",), lambda: model.inclusion(*args, site=site, **kwargs)),
-        (("samples",), lambda: model.inclusion(*args, samples=number, **kwargs)),
+        (("samples",), lambda: model.inclusion(*args, site=own, samples=number, **kwargs)),
         (("y",), lambda: pred.log_prob(torch.zeros(99, 99, 99, dtype=torch.long))),
         (("combine", "dempster_shafer"), lambda: pred.dempster_shafer(combine="nope")),
         (("probability", "quantile"), lambda: pred.quantile(rng.choice([0.0, 1.5, -1.0, "a"]))),
@@ -151,7 +152,7 @@ def _of_labels(
         low = y - 100 if not isinstance(w.model.likelihood, gfo.Gaussian) else y / 0
         wrong += [low, low] if y.is_floating_point() else [y + 100, y - 100]
     label = rng.choice(wrong)
-    return [(("y",), lambda: w.model.eval()(*args, y=label, **kwargs))] * 4
+    return [(("y",), lambda: w.model(*args, y=label, **kwargs))] * 4
 
 
 def _of_inputs(w: Wrapped, rng: random.Random, args: Any, kwargs: Any) -> list[Wrong]:

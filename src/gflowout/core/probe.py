@@ -241,19 +241,20 @@ def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
 
     It is if the rows of the example come out as they did alone, whether they come first, last or in
     the middle: a network may look at fixed rows, such as the nodes of a graph. Added rows must
-    differ: a network that mixes the batch, with its mean say, would not notice copies.
+    differ: a network that mixes the batch, with its mean say, would not notice copies. A single row
+    in front tells whether rows are taken in groups, which copies of another batch could split.
     """
     batch = len(trace.output)
 
     def same(output: Tensor, before: int, after: int) -> bool:
-        rows = output[before * batch : (before + 1) * batch]
-        return len(output) == (before + 1 + after) * batch and close(rows, trace.output)
+        rows = output[before : before + batch]
+        return len(output) == before + batch + after and close(rows, trace.output)
 
     try:
-        second = trace_call(padded_call(call, batched), {})
-        if same(second.output, 0, 1) and all(
+        second = trace_call(padded_call(call, batched, after=batch), {})
+        if same(second.output, 0, batch) and all(
             same(masked_call(padded_call(call, batched, before, after)), before, after)
-            for before, after in ((1, 0), (1, 1))
+            for before, after in ((1, 0), (batch, batch))
         ):
             return second
     except Exception:
@@ -268,7 +269,7 @@ def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Tr
     """
     if first.batch_axis != 0:
         return False
-    call = padded_call(call, batched)
+    call = padded_call(call, batched, after=len(doubled.output) // 2)
 
     def keep(_: int, activation: Tensor) -> Tensor:
         return activation.new_ones(1, first.units)
