@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="decides all calls")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--only", type=int, help="repeat this call alone, in this process")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds after which a call hangs")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds of a hang")
     parser.add_argument("--batch", type=int, default=500, help="calls per child process")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help="number of the first call")

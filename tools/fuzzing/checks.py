@@ -72,9 +72,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @contextmanager
-def unchanged(
-    *modules: nn.Module, inputs: Any = (), but: tuple[str, ...] = ()
-) -> Iterator[None]:
+def unchanged(*modules: nn.Module, inputs: Any = (), but: tuple[str, ...] = ()) -> Iterator[None]:
     """Raise a :class:`Problem` if modules, inputs or PyTorch's state changed, error or not.
 
     Args:
@@ -132,9 +130,7 @@ def attempt(function: Callable[[], Any], *names: str) -> Any:
             raise Problem("unnamed", f"{type(error).__name__}: {text}") from error
         if not any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names):
             wanted = " or ".join(dict.fromkeys(names))
-            raise Problem(
-                "unnamed", f"{type(error).__name__} without {wanted}: {text}"
-            ) from error
+            raise Problem("unnamed", f"{type(error).__name__} without {wanted}: {text}") from error
         raise Refused(text) from error
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from fuzzing.checks import close, finite, refused, true, unchanged
 from sklearn.base import clone
 from torch import nn
 
+from fuzzing.checks import close, finite, refused, true, unchanged
 from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor
 from gflowout.methods import METHODS
 
@@ -26,7 +26,9 @@ def _data(rng: random.Random, classes: bool) -> Data:
     if rng.random() < 0.2:
         x[:, 0] = 1.0  # a constant column
     if not classes:
-        y = source.normal(size=(rows, 2) if rng.random() < 0.3 else rows) * 10.0 ** rng.randint(-3, 4)
+        y = source.normal(size=(rows, 2) if rng.random() < 0.3 else rows) * 10.0 ** rng.randint(
+            -3, 4
+        )
         return x, y
     labels = rng.choice([[0, 1], [3, 7, 8], ["a", "b"], ["x", "y", "z"], [False, True]])
     y = np.array([labels[at % len(labels)] for at in range(rows)])
@@ -87,8 +89,8 @@ def good(rng: random.Random) -> None:
     if given.get("mask_inputs"):
         support = estimator.get_support()
         true("support has an entry per feature", support.shape == (x.shape[1],))
-        true("indices are those of the support",
-             list(estimator.get_support(indices=True)) == list(np.flatnonzero(support)))  # fmt: skip
+        indices = list(estimator.get_support(indices=True))
+        true("indices are those of the support", indices == list(np.flatnonzero(support)))
         if support.any():
             true("transform selects", estimator.transform(x).shape == (len(x), support.sum()))
 
@@ -98,7 +100,8 @@ def bad(rng: random.Random) -> None:
     classes = rng.random() < 0.5
     kind = GFlowOutClassifier if classes else GFlowOutRegressor
     x, y = _data(rng, classes)
-    given = {**_parameters(rng), "method": "mc", "mask_inputs": False, "epochs": 1}
+    given = {**_parameters(rng), "method": "mc", "mask_inputs": False, "mask_hidden": "auto"}
+    given |= {"epochs": 1, "standardize": True}
     holes = x.copy()
     holes[1, 0] = rng.choice([math.nan, math.inf])
 
@@ -108,7 +111,7 @@ def bad(rng: random.Random) -> None:
     number = rng.choice([0, -1, 1.5, "a", [], math.nan])
     rate = rng.choice([-1.0, "a", math.nan, math.inf])
     wrongs = [
-        (("X", "Input"), fit(x=rng.choice([holes, x[:0], x[0], x[:, :0], x[None]]))),
+        (("X", "Input", "array"), fit(x=rng.choice([holes, x[:0], x[0], x[:, :0], x[None]]))),
         (("X", "array"), fit(x=rng.choice([None, 3, "ab"]))),
         (("y", "samples"), fit(y=rng.choice([y[:-1], None, y[:0]]))),
         (("y", "class", "Input"), fit(y=np.full(len(y), 1.0 if classes else math.nan))),
@@ -144,12 +147,15 @@ def bad(rng: random.Random) -> None:
     if rng.random() < 0.15:
         fitted = kind(**given).fit(x, y)
         wide = np.concatenate([x, x], 1)
-        wrongs = [(("X", "Input"), lambda: fitted.predict(rng.choice([wide, holes, x[0], x[:0]])))]
-        wrongs.append((("AttributeError", "mask_inputs"), lambda: fitted.get_support()))
-        if not classes:
-            wrongs.append(
-                (("quantiles",), lambda: fitted.predict_uncertainty(x, quantiles=[rate]))
+        wrongs = [
+            (
+                ("X", "Input", "array"),
+                lambda: fitted.predict(rng.choice([wide, holes, x[0], x[:0]])),
             )
+        ]
+        wrongs.append((("get_support", "mask_inputs"), lambda: fitted.get_support()))
+        if not classes:
+            wrongs.append((("quantiles",), lambda: fitted.predict_uncertainty(x, quantiles=[rate])))
     names, function = rng.choice(wrongs)
     with unchanged(nn.Identity()):
         refused(function, *names)

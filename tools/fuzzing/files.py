@@ -10,12 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from fuzzing.checks import Problem, Refused, attempt, finite, unchanged
-from fuzzing.models import Wrapped, wrapped
 from torch import nn
 
 import gflowout as gfo
+from fuzzing.checks import Problem, Refused, attempt, finite, unchanged
+from fuzzing.models import Wrapped, wrapped
 
 VALUES = (
     None, True, False, -1, 0, 1, 2, 7, 10**9, 2**63, 10**30, 0.5, -0.5, 1e308, "", "x", "mc", "0",
@@ -28,9 +27,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if not isinstance(value, dict | list):
         return []
     keys = list(value) if isinstance(value, dict) else range(len(value))
-    return [
-        leaf for key in keys for leaf in [(*path, key), *_leaves(value[key], (*path, key))]
-    ]
+    return [leaf for key in keys for leaf in [(*path, key), *_leaves(value[key], (*path, key))]]
 
 
 def edited(content: bytes, rng: random.Random) -> bytes:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fuzzing import networks
-from fuzzing.checks import Problem, attempt, close, finite, true, unchanged
-from fuzzing.networks import Case
 from torch import Tensor, nn
 
 import gflowout as gfo
+from fuzzing import networks
+from fuzzing.checks import Problem, attempt, close, finite, true, unchanged
+from fuzzing.networks import Case
 from gflowout.core import tree
 from gflowout.core.call import logits_of
 from gflowout.methods import METHODS
@@ -70,9 +70,7 @@ def arguments(rng: random.Random) -> tuple[Case, dict[str, Any]]:
     case = networks.make(rng)
     method = rng.choice(list(OPTIONS))
     options = {
-        name: rng.choice(values)
-        for name, values in OPTIONS[method].items()
-        if rng.random() < 0.3
+        name: rng.choice(values) for name, values in OPTIONS[method].items() if rng.random() < 0.3
     }
     if method == "mc":
         options["rate"] = rng.choice([0.1, 0.5, 0.8])
@@ -149,9 +147,7 @@ def _units(rng: random.Random, shape: torch.Size, keep: bool) -> gfo.Units:
     return gfo.Units(axis=axis, **options)
 
 
-def reference(
-    w: Wrapped, masks: list[Tensor], args: Any, kwargs: Any
-) -> tuple[Tensor, nn.Module]:
+def reference(w: Wrapped, masks: list[Tensor], args: Any, kwargs: Any) -> tuple[Tensor, nn.Module]:
     """Logits under masks, [batch, units] per site, by plain hooks on a copy; and the copy."""
     model = w.model
     net = copy.deepcopy(model.backbone).train(model.training)
@@ -217,9 +213,7 @@ def predict(w: Wrapped, rng: random.Random) -> None:
     asked = {"samples": samples, "chunk": rng.choice([None, None, 1, 2, 4, 100])}
     mode = rng.choice([nullcontext, nullcontext, torch.inference_mode, torch.no_grad])
     with unchanged(model, inputs=inputs), mode():
-        pred = model.predict(
-            *args, **asked, generator=generator(seed), return_masks=True, **kwargs
-        )
+        pred = model.predict(*args, **asked, generator=generator(seed), return_masks=True, **kwargs)
     true("there are as many samples as asked for", len(pred.samples) == samples)
     _scores(pred, w.case.labels(size))
     model.eval()
@@ -245,7 +239,7 @@ def _scores(pred: gfo.Predictive, labels: Tensor) -> None:
             true(f"{name} >= 0", bool((finite(name, getattr(pred, name)()) >= 0).all()))
         finite("quantile", pred.quantile(0.3))
         return
-    true("probabilities are in [0, 1]", 0 <= pred.mean.min() and pred.mean.max() <= 1 + 1e-5)
+    true("probabilities are in [0, 1]", pred.mean.min() >= 0 and pred.mean.max() <= 1 + 1e-5)
     for name in ("entropy", "expected_entropy", "mutual_information", "max_probability"):
         true(f"{name} >= 0", bool((finite(name, getattr(pred, name)()) > -1e-4).all()))
     finite("variance", pred.variance())
@@ -377,9 +371,9 @@ def inclusion(w: Wrapped, rng: random.Random) -> None:
 def set_options(w: Wrapped, rng: random.Random) -> None:
     """Options that are set act in the next prediction."""
     kind = type(w.model.method.options)
-    free = [
-        name for name in OPTIONS[w.model.method.name] if name not in kind.STRUCTURAL
-    ] + (["rate"] if w.model.method.name == "mc" else [])
+    free = [name for name in OPTIONS[w.model.method.name] if name not in kind.STRUCTURAL] + (
+        ["rate"] if w.model.method.name == "mc" else []
+    )
     for name in rng.sample(free, min(2, len(free))):
         values = OPTIONS[w.model.method.name].get(name, [0.2, 0.7])
         with unchanged(w.model):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import gflowout as gfo
 
 MIXING = (
-    "mean first last roll flip cumsum sort softmax graph pairs neighbour count statistics".split()
-)
+    "mean", "first", "last", "roll", "flip", "cumsum", "sort", "softmax", "graph", "pairs",
+    "neighbour", "count", "statistics",
+)  # fmt: skip
 """Ways in which the rows of a batch may depend on each other."""
 
 
