@@ -148,6 +148,15 @@ def batch(
         first = running + 1
 
 
+def _alike(problems: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Problems by their text without names and numbers, the most frequent first."""
+    groups = collections.defaultdict(list)
+    for problem in problems:
+        text = re.sub(r"[\d.e-]+|'[^']*'", "_", problem["text"])[:90]
+        groups[problem["kind"], problem["action"], text].append(problem)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
 def summary(results: list[dict[str, Any]], seconds: float, seed: int) -> int:
     """Print what came of all calls; return the exit code."""
     problems = [result for result in results if "kind" in result]
@@ -162,15 +171,12 @@ def summary(results: list[dict[str, Any]], seconds: float, seed: int) -> int:
     share = len(unnamed) / max(1, errors)
     print(f"{'errors':<40}{errors:>7}")
     print(f"{KINDS['unnamed']:<40}{len(unnamed):>7}   {share:.2%}")
-    groups = collections.defaultdict(list)
-    for problem in unnamed:
-        groups[re.sub(r"[\d.]+|'[^']*'", "_", problem["text"])[:90]].append(problem)
-    for group in sorted(groups.values(), key=len, reverse=True)[:5]:
-        print(f"  {len(group)}x call {group[0]['call']}: {group[0]['text'][:160]}")
     broken = [problem for problem in problems if problem["kind"] != "unnamed"]
-    for problem in broken[:30]:
-        text = problem["text"].strip() if problem["kind"] != "crash" else problem["text"][-600:]
-        print(f"{problem['kind']} in call {problem['call']} ({problem['action']}): {text[:600]}")
+    for group in [*_alike(broken)[:30], *_alike(unnamed)[:5]]:
+        first, calls = group[0], ", ".join(str(problem["call"]) for problem in group[:8])
+        text = " ".join(first["text"].split())
+        text = text[-600:] if first["kind"] == "crash" else text[:300]
+        print(f"{len(group)}x {first['kind']} ({first['action']}, calls {calls}): {text}")
     if problems:
         print(f"repeat one with: python tools/fuzz.py --seed {seed} --only CALL")
     return int(bool(broken) or share > MOST_UNNAMED)

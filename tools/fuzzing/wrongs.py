@@ -84,7 +84,7 @@ def parts(rng: random.Random) -> None:
         (("backbone",), lambda: gfo.wrap(rng.choice([None, "net", nn.Linear, model()]), "mc",
                                          likelihood=gfo.Categorical(3), example=(x,))),
         (("model",), lambda: gfo.unwrap(rng.choice([None, net]))),
-        (("members",), lambda: gfo.Ensemble(rng.choice([[], net, 3, [3]]))),
+        (("members", "member"), lambda: gfo.Ensemble(rng.choice([[], net, 3, [3]]))),
         (("weights",), lambda: gfo.Ensemble(
             [model(), model()], weights=rng.choice([[1.0], [-1.0, 2.0], [0.0, 0.0], ["a", 1]]))),
         (("likelihood",), lambda: gfo.Ensemble([net], example=(x,))),
