@@ -130,7 +130,7 @@ def episode(
         out, log = Path(place) / "out", Path(place) / "log"
         for _ in range(kills):
             process = start(command(job, folder, out), log)
-            code = ended(process, rng.uniform(0.0, duration))
+            code = ended(process, rng.random() * rng.uniform(0.0, duration))  # less is left to do
             if code is not None:  # it was faster
                 break
             which = rng.choice(SIGNALS)
@@ -172,7 +172,7 @@ def main() -> int:
     import gflowout.app.run
     import gflowout.cli.commands  # noqa: F401
 
-    kills, problems, counts = 0, [], dict.fromkeys(jobs, 0)
+    kills, problems, counts, turn = 0, [], dict.fromkeys(jobs, 0), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_files(folder)
@@ -184,10 +184,10 @@ def main() -> int:
             usual[job] = outcome(job, out), time.monotonic() - begun
             print(f"{job}: {usual[job][1]:.1f} s when left alone", file=sys.stderr)
         while kills < options.kills:
-            job = jobs[min(range(len(jobs)), key=lambda at: counts[jobs[at]])]
+            job, turn = jobs[turn % len(jobs)], turn + 1
             wanted = min(rng.randint(2, 6), options.kills - kills)
             done, wrong = episode(job, rng, folder, usual[job], wanted)
-            kills, counts[job] = kills + done, counts[job] + max(done, 1)
+            kills, counts[job] = kills + done, counts[job] + done
             problems += wrong
             print(f"{kills} kills, {len(problems)} problems", file=sys.stderr)
     print(f"{kills} kills: {', '.join(f'{job} {count}' for job, count in counts.items())}")

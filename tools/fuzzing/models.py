@@ -78,7 +78,8 @@ def arguments(rng: random.Random) -> tuple[Case, dict[str, Any]]:
         options["train_size"] = 50
     first = tree.tensors(case.call(2))[0][1]
     sequences = first.dim() > 2 or not first.is_floating_point()
-    batch = 7 if case.mixes and sequences else rng.randint(1 + case.mixes, 4)
+    least = 2 if case.mixes or case.dtype == torch.bfloat16 else 1  # which rounds a trial away
+    batch = 7 if case.mixes and sequences else rng.randint(least, 4)
     shapes = activations(case, batch + 2)
     sites = _sites(rng, case, shapes, METHODS[method].keep_rates)
     given = {

@@ -251,10 +251,11 @@ def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
         return len(output) == before + batch + after and close(rows, trace.output)
 
     try:
-        second = trace_call(padded_call(call, batched, after=batch), {})
-        if same(second.output, 0, batch) and all(
-            same(masked_call(padded_call(call, batched, before, after)), before, after)
-            for before, after in ((1, 0), (batch, batch))
+        second = trace_call(padded_call(call, batched), {})
+        if (
+            same(second.output, 0, batch)
+            and same(masked_call(padded_call(call, batched, 1, 0, rows=1)), 1, 0)
+            and same(masked_call(padded_call(call, batched, 1, 1)), batch, batch)
         ):
             return second
     except Exception:
@@ -269,7 +270,7 @@ def _parts_at_first(call: Call, first: Site, batched: Sequence[str], doubled: Tr
     """
     if first.batch_axis != 0:
         return False
-    call = padded_call(call, batched, after=len(doubled.output) // 2)
+    call = padded_call(call, batched)
 
     def keep(_: int, activation: Tensor) -> Tensor:
         return activation.new_ones(1, first.units)

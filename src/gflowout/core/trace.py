@@ -159,18 +159,25 @@ def _quiet(masked: MaskedBackbone, call: Call, **options: Any) -> tuple[Any, boo
         return output, not torch.equal(torch.get_rng_state(), before)
 
 
-def padded_call(call: Call, batched: Sequence[str], before: int = 0, after: int = 0) -> Call:
+def padded_call(
+    call: Call,
+    batched: Sequence[str],
+    before: int = 0,
+    after: int = 1,
+    rows: int | None = None,
+) -> Call:
     """The example call with other rows around its batch; a copy, which may be changed.
 
-    ``before`` and ``after`` are the numbers of rows that are added, up to those of the batch.
+    ``before`` and ``after`` count how many times as many rows are added; or that many times
+    ``rows``, if given.
     """
     inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
 
     def padded(_: str, tensor: Tensor) -> Tensor:
         if id(tensor) not in inputs:
             return tensor.clone()
-        first, last = _other_rows(tensor, 0)[:before], _other_rows(tensor, 1)[:after]
-        return torch.cat([first, tensor, last])
+        parts = [_other_rows(tensor, seed)[:rows] for seed in range(before + after)]
+        return torch.cat([*parts[:before], tensor, *parts[before:]])
 
     return Call(call.backbone, *tree.map_tensors(padded, (call.args, call.kwargs)))
 
