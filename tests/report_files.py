@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from gflowout.report.build import Facts, Part, Report
 from gflowout.runs import Run, records
+from gflowout.runs.work import Task
 from gflowout.studies.framework.content import (
     Bars,
     Cell,
@@ -217,12 +218,10 @@ def write_records(
                     "epochs": [{"epoch": e, "valid/nll": 1 / (e + place)} for e in (1, 2, 3)],
                     "data": {name: "sha256:12"},
                 }
-                record = records.build(
-                    Run(study, method, name, seed, {"seed": seed}),
-                    work=more.get("work", "mystudy:work"),
-                    attempt=1,
-                    started=datetime(2026, 11, 16, 3, seed, tzinfo=UTC),
-                    seconds=2.5,
+                run = Run(study, method, name, seed, {"seed": seed})
+                record = Task(more.get("work", "mystudy:work"), run, folder).record(
+                    datetime(2026, 11, 16, 3, seed, tzinfo=UTC),
+                    2.5,
                     environment={
                         "versions": {"python": "3.11.7", "torch": "2.13.0"},
                         "commit": {"id": 40 * "a", "dirty": False},

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from gflowout.runs import Context, Pool, Ray, Result, Run, grid, records, run_study
-from gflowout.runs.records import build, now, write
+from gflowout.runs.records import now, write
+from gflowout.runs.work import Task
 
 
 def square(run: Run, context: Context) -> Result:
@@ -111,15 +112,9 @@ def tallied(seed: int) -> dict:
     """A record that takes a moment to write."""
     around = {"versions": {}, "commit": None, "machine": {}, "threads": 1}
     epochs = [{"epoch": number, "loss": 1 / (number + 1)} for number in range(300)]
-    return build(
-        Run("writing", "m", "d", seed),
-        work="runs_work:square",
-        attempt=1,
-        started=now(),
-        seconds=0.0,
-        environment=around,
-        result={"metrics": {"seed": seed, "writer": os.getpid()}, "epochs": epochs},
-    )
+    result = {"metrics": {"seed": seed, "writer": os.getpid()}, "epochs": epochs}
+    task = Task("runs_work:square", Run("writing", "m", "d", seed), Path("unused"))
+    return task.record(now(), 0.0, environment=around, result=result)
 
 
 def study(folder: Path, last: bool) -> None:

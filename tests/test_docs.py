@@ -24,6 +24,7 @@ RUN = [
     "guides/uncertainties",
     "internals/adding-a-method",
 ]
+NEW_FILE = "src/gflowout/methods/whole_site.py"  # the page says how to write it
 AUTO = re.compile(r"^\.\. auto(?:class|function|exception|data):: (\w+)", re.MULTILINE)
 MODULE = re.compile(r"^\.\. currentmodule:: (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -132,6 +133,27 @@ def test_integrations_are_documented() -> None:
     }
     assert offered <= set(documented())
     assert {"gflowout", "gflowout.methods", "gflowout.training"} <= set(documented())
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/reference/methods.md", "docs/guides/distributed.md"]
+)
+def test_every_method_has_a_row(page: str) -> None:
+    from gflowout.methods import METHODS
+
+    first_cells = re.findall(r"^\| (`\".*?) \|", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(re.findall(r'`"(\S+?)"`', " ".join(first_cells))) >= METHODS.keys()
+
+
+def test_files_that_the_internals_name_exist() -> None:
+    lost = []
+    for page in (DOCS / "internals").glob("*.md"):
+        for name in re.findall(r"`([\w/]+/(?:\w+\.(?:py|toml|json|md|svg))?)`", page.read_text()):
+            if name == NEW_FILE:
+                continue
+            if not any((folder / name).exists() for folder in (ROOT, ROOT / "src" / "gflowout")):
+                lost.append(f"{page.name}: {name}")
+    assert not lost, lost
 
 
 def test_the_layers_of_the_design_are_the_contract() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gflowout.app import config as configs
+from gflowout.app import yamls
 from gflowout.app.config import ConfigError, flat, from_flat, read, with_changes, write
 from gflowout.training import FitOptions
 
@@ -19,6 +20,17 @@ def problems(*overrides: str) -> list[str]:
     assert str(caught.value) == "\n".join(caught.value.problems)
     assert all("\n" not in line for line in caught.value.problems)
     return caught.value.problems
+
+
+class TestDialect:
+    def test_text_keeps_the_order_and_writes_lists_in_one_line(self):
+        values = {"fit": {"lr": 1e-5, "milestones": [0.5, 0.75]}}
+        assert yamls.text(values) == "fit:\n  lr: 1.0e-05\n  milestones: [0.5, 0.75]\n"
+        assert yamls.parse(yamls.text(values)) == values
+
+    def test_overrides_are_values_by_dotted_key_later_ones_last(self):
+        changes = yamls.parse_overrides(["fit.lr=1e-2", "method=mc", "fit.lr=1e-3"])
+        assert list(changes.items()) == [("method", "mc"), ("fit.lr", 0.001)]
 
 
 class TestReading:

@@ -16,7 +16,16 @@ from pipeline_files import patients, write_digits, write_pictures
 from gflowout.app import files, sources
 from gflowout.app.config import ConfigError, read
 from gflowout.app.evaluation import fitted
-from gflowout.app.preprocess import Column, Images, Problem, Remarks, Table, Target
+from gflowout.app.preprocess import (
+    Column,
+    Images,
+    Problem,
+    Remarks,
+    Table,
+    Target,
+    level,
+    sorted_levels,
+)
 from gflowout.data.errors import DataError
 from gflowout.data.images import load_images
 
@@ -27,6 +36,12 @@ def load(*overrides: str, seed: int = 0) -> sources.Task:
 
 def through_json(problem: Problem) -> Problem:
     return Problem.from_dict(json.loads(json.dumps(problem.to_dict())))
+
+
+def test_levels_are_named_and_sorted():
+    assert [level(value) for value in ("a", 3, 3.0, 2.5, True)] == ["a", "3", "3", "2.5", "True"]
+    assert sorted_levels([10, 9, 9]) == ("9", "10")
+    assert sorted_levels(["b", "a"]) == ("a", "b")
 
 
 class TestTable:

@@ -22,7 +22,6 @@ DEEP = [f"depth-{net}{depth}" for net in ("", "transformer-") for depth in (8, 1
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    arguments = ["--quick", "--width", "2", "--repeats", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "fit_table", lambda repeats, _: comparisons.fit_table(repeats, 256))
         patch.setattr(comparisons, "_EPOCHS", 1)
@@ -34,7 +33,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(methods, "METHODS", {name: methods.METHODS[name] for name in SOME})
         patch.setattr(comparisons, "DEPTHS", (4,))
         patch.setattr(work, "MEMORY_DRAWS", (20, 40))
-        bench.main([*arguments, f"--out={folder / 'b.json'}", f"--plot={folder / 'b.png'}"])
+        out, plot = folder / "b.json", folder / "b.png"
+        bench.run(quick=True, width=2, repeats=1, out=out, plot=plot)
     return folder
 
 

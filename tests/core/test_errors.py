@@ -708,3 +708,24 @@ def test_a_convolution_names_an_input_of_another_dtype() -> None:
     )  # fmt: skip
     with pytest.raises(TypeError, match=r"'input' must be of .* dtype torch\.float32"):
         model.predict(torch.zeros(2, 1, 3, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "message"),
+    [
+        (lambda rows, units: torch.ones(rows, units + 1), ValueError, r"\[30, 9\] for site 'fc1'"),
+        (lambda rows, units: torch.ones(rows // 5, units), ValueError, "rows one of 1, 5, 30"),
+        (lambda rows, units: None, TypeError, "draw must return a tensor for site 'fc1', got None"),
+    ],
+)
+def test_masks_of_a_method_that_do_not_fit(
+    draw: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wrapped("mc")
+    monkeypatch.setattr(
+        model.method,
+        "draw",
+        lambda site, activation, trajectory: draw(5 * len(X), model.sites[site].units),
+    )
+    with pytest.raises(error, match=message):
+        model.predict(X, samples=5)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gflowout as gfo
+from gflowout.methods import METHODS
 
 BATCH, SIZE = 3, 6
 
@@ -75,6 +76,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gflowout blocks": {"blocks": 2, "draws": 3},
     "combined": {"train_size": 10},
 }
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert {name.split()[0] for name in OPTIONS} == METHODS.keys()
 
 
 def wrapped(

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import gflowout as gfo
+import gflowout.methods
 
 METHODS: dict[str, dict[str, Any]] = {
     "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
@@ -63,6 +64,15 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert sorted(METHODS) == sorted(gflowout.methods.METHODS)
+
+
+def test_a_method_that_is_not_registered(path: Path) -> None:
+    rewrite(path, method="own")
+    refuse(path, net(), r"method 'own', which is not registered: .*METHODS\['own'\] to its class")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -239,7 +249,7 @@ SITE = {"name": "2", "units": 8, "axis": 1, "rank": 2, "batch_axis": 0, "rate": 
 )
 def test_a_hostile_configuration_is_refused(path: Path, changes: dict[str, Any]) -> None:
     rewrite(path, **changes)
-    refuse(path, net(), "damaged configuration|does not fit|no submodule|no linear")
+    refuse(path, net(), "damaged configuration|not registered|does not fit|no submodule|no linear")
 
 
 def test_deep_json_and_a_huge_header_are_refused(path: Path) -> None:

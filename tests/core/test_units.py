@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from zoo import needed
 
 import gflowout as gfo
 from gflowout.backbones import MLP
@@ -33,8 +34,7 @@ def net(inputs: int = FEATURES) -> nn.Module:
 
 
 def wrapped(method: str, units: gfo.Units, **options: Any) -> gfo.MaskedModel:
-    if method in ("id-gflowout", "combined", "concrete", "variational"):
-        options = {"train_size": 50, **options}
+    options = {**needed(method), **options}
     sites = () if method == "none" else {"input": units}
     return gfo.wrap(
         net(), method, sites, likelihood=gfo.Categorical(3), example=(torch.zeros(2, FEATURES),),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from zoo import METHODS, MLP, ZOO, Encoder, Entry, Normed, categorical, needed
 
 import gflowout as gfo
+import gflowout.methods
 from gflowout.core import tree
 from gflowout.core.call import logits_of
 
@@ -86,6 +87,10 @@ def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
     for key in ("training", "hooks", "forward", "fastpath"):
         assert before[key] == after[key], key
     assert after["forward"] == []
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert sorted(METHODS) == sorted(gflowout.methods.METHODS)
 
 
 @every_pair

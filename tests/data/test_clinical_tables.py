@@ -119,6 +119,15 @@ def broken(tmp_path, table, change, *, packed=False):
     return str(error.value)
 
 
+def test_misspelled_table(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match="tables must be one of 'medication', 'infusion', 'admission', got 'infusions'; "
+        "did you mean 'infusion'",
+    ):
+        clinical.read_tables(tmp_path, ["medication", "infusions"])
+
+
 def test_missing_folder_and_missing_files(tmp_path):
     with pytest.raises(MissingDataError, match="no such folder"):
         clinical.read_tables(tmp_path / "nowhere")
@@ -317,6 +326,9 @@ def test_covariates_are_scaled_by_training_stays(tmp_path):
         ("PIPERACILLIN SOD-TAZOBACTAM SO 3-0.375 G IV SOLR", "piperacillin-tazobactam"),
         ("ZOSYN 3.375 GRAM in NS 100 mL IVPB", "piperacillin-tazobactam"),
         ("ALBUTEROL/IPRATROPIUM NEB 3ML", "albuterol-ipratropium"),
+        ("WARFARIN SODIUM 5 MG PO TABS", "warfarin"),
+        ("Norepinephrine (mcg/min)", "norepinephrine"),
+        ("Volume (mL) Magnesium  (ml/hr)", "magnesium"),
         ("ASPART insulin", "insulin aspart"),
         ("WARFARIN - PHYSICIAN MONITORED", "warfarin"),
         ("metoprolol tartrate (LOPRESSOR) inj 5 mg", "metoprolol"),

@@ -111,6 +111,33 @@ def test_snow_falls_in_the_stated_directions() -> None:
         assert layer[:10].sum() == 0
 
 
+def test_one_pixel_by_hand() -> None:
+    pixel = torch.tensor([[[[100, 250]]]], dtype=torch.uint8)
+    assert apply_gaussian_noise(pixel, torch.ones(1, 1, 1, 2), 0.1).tolist() == [[[[125, 255]]]]
+    white = torch.full((1, 3, 1, 1), 200, dtype=torch.uint8)
+    assert apply_frost(pixel[..., :1], white, 0.75, 0.45).item() == 165
+    dark = torch.full((1, 1, 1, 1), 102, dtype=torch.uint8)
+    assert apply_snow(dark, torch.zeros(1, 1, 1), 0.5).item() == 191  # (0.4 + 1.1) / 2
+
+
+def test_interpolation_by_hand() -> None:
+    row = torch.tensor([[[0, 100, 200]]], dtype=torch.uint8)
+    larger = overlays.resize(row, (1, 6), mode="linear")
+    assert larger.tolist() == [[[0, 25, 75, 125, 175, 200]]]
+    weights = overlays.interpolation(torch.tensor([0.25, -1.0]), 3)
+    assert weights.tolist() == [[0.75, 0.25, 0], [1, 0, 0]]
+    ramp = torch.arange(4.0, dtype=torch.float64).expand(1, 4, 4)
+    zoomed = overlays.clipped_zoom(ramp, 2.0)[0, 0]
+    assert zoomed.tolist() == pytest.approx([1, 4 / 3, 5 / 3, 2])
+
+
+def test_blur_by_hand() -> None:
+    point = torch.zeros(1, 1, 4, dtype=torch.float64)
+    point[..., 3] = 1
+    blurred = motion_blur(point, torch.tensor([0.0]), 1, 1.0)[0, 0]
+    assert blurred.tolist() == pytest.approx([0, 0.0777, 0.4259, 1], abs=1e-4)
+
+
 def test_snow_by_hand() -> None:
     image = torch.tensor([51, 102, 204], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 1, 2)
     layer = torch.tensor([[[0.0, 0.1]]], dtype=torch.float64)

@@ -225,12 +225,12 @@ class TestResume:
         server.cut = [len(CONTENT)]
         get(root)
         shutil.rmtree(root / "toy")
-        fetcher = download.Resuming(root / "part")
         (root / "part").write_bytes(CONTENT)
         notes = {"url": toy.downloads[0].url, "validator": None, "total": len(CONTENT)}
         (root / "part.json").write_text(json.dumps(notes))
         asked = len(server.asked)
-        fetcher(toy.downloads[0].url, root / "whole")
+        whole, part = root / "whole", root / "part"
+        download.resume(toy.downloads[0].url, whole, part, lambda done, total: None)
         assert (root / "whole").read_bytes() == CONTENT
         assert len(server.asked) == asked
 

@@ -142,6 +142,10 @@ LABELS = torch.tensor([0, 1, 2])
     ("call", "words"),
     [
         (lambda: rotate(torch.zeros(2, 1, 3, 3), seed=0), "images must be uint8"),
+        (
+            lambda: rotate(torch.zeros(2, 28, 28, dtype=torch.uint8), seed=0),
+            r"images must be uint8 \[N, C, H, W\] with C = 1 or 3, got uint8 \[2, 28, 28\]",
+        ),
         (lambda: rotate(smooth(2, 1, 3, 3), seed=0, low=9, high=3), r"high must be .* \[9, inf\)"),
         (lambda: rotate_by(smooth(2, 1, 3, 3), torch.zeros(3)), r"degrees must be .* and \[2\]"),
         (lambda: label_noise(LABELS, 1.5, 3, seed=0), r"fraction must be .* \[0, 1\], got 1.5"),

@@ -49,6 +49,8 @@ def test_official_normalisation(answer: str, expected: str) -> None:
 
 def test_punctuation_alone_keeps_case_articles_and_numbers() -> None:
     assert strip_punctuation("The two-toed Sloth!") == "The two toed Sloth "
+    texts = ("black/white", "1,000", "no.")
+    assert [strip_punctuation(text) for text in texts] == ["black white", "1000", "no"]
 
 
 def test_vocabulary_is_by_frequency_and_above_the_minimum() -> None:

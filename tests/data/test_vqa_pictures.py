@@ -54,10 +54,13 @@ def test_rad_types(tmp_path: Path) -> None:
     [
         ("yes", True, "yes/no"),
         ("Yes", False, "other"),  # an open question that happens to be answered so
+        ("left", True, "other"),
         ("one", True, "number"),
+        ("one", False, "number"),
         ("12", False, "number"),
         ("3.4", False, "number"),
         ("3.4 cm", False, "other"),
+        ("5 cm", False, "other"),
         ("None", False, "other"),
         ("T2", False, "other"),
         ("just one", True, "other"),

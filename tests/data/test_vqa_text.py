@@ -29,6 +29,8 @@ def test_words_as_published(question: str) -> None:
 
 
 def test_words_by_hand() -> None:
+    left = ["whats", "on", "the", "left", "hand", "side", "top"]
+    assert words("What's on the left-hand side / top?") == left
     assert words("What's the man/woman's T-shirt?") == [
         "whats",
         "the",

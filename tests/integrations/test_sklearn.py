@@ -34,7 +34,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from gflowout import Ensemble, Predictive
+from gflowout import Ensemble, Predictive, Units
 from gflowout.integrations.sklearn import (
     GFlowOutClassifier,
     GFlowOutRegressor,
@@ -43,7 +43,7 @@ from gflowout.integrations.sklearn import (
     tabular,
 )
 from gflowout.integrations.sklearn import base as estimator
-from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, ROWS
+from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, ROWS, Recipe
 from gflowout.integrations.sklearn.features import units_of
 from gflowout.methods import METHODS
 
@@ -515,11 +515,23 @@ def test_rates_and_masks_of_features_by_name() -> None:
         0,
         3,
     ]
+    units = units_of([["b", "c"]], ["a"], {"b": 0.5}, names, 4, 0.1)
+    assert units == Units(groups=[[1, 2]], keep=(0.1, 0.5, 0.5, 0.1), always=[0])
     for keep in ({"a": 0.2, "b": 0.3}, [0.2, 0.3, 0.1, 0.1]):
         with pytest.raises(
             ValueError, match=r"same within a group, got 0\.2 for 'a', 0\.3 for 'b'"
         ):
             units_of([["a", "b"]], None, keep, names, 4, 0.1)
+
+
+def test_schedules_and_options_of_chains() -> None:
+    recipe = Recipe("id-gflowout", grid=((0.1, 1.0), (0.1, 0.3)), options={"draws": 8})
+    options = recipe.chain_options(1, {"prior_keep": 0.5, "beta": 1.0})
+    assert options == {"prior_keep": 0.1, "beta": 0.3}
+    sparse = Recipe("mc", sparsity=3.0)
+    sparsities = [sparse.annealed(progress) for progress in (0.2, 0.55, 0.8)]
+    assert sparsities == pytest.approx([0.0, 1.5, 3.0])
+    assert [HIDDEN.decayed(progress) for progress in (0.2, 0.75)] == pytest.approx([1.0, 0.5])
 
 
 # scikit-learn's tools

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from gflowout.cli import commands
 from gflowout.report import build, html, latex, markdown, summary
 from gflowout.runs import Run, records
+from gflowout.runs.work import Task
 from gflowout.studies.framework import plan
 from gflowout.studies.framework.content import (
     Cell,
@@ -295,14 +296,8 @@ def test_runs_that_failed_are_counted(tmp_path):
     done = records.read(tmp_path)[0]
     environment = {key: done[key] for key in ("versions", "commit", "machine", "threads")}
     for run in (Run("mine", "mc", "one", 9), Run("mine", "mc", "one", 0, {"seed": 0})):
-        failed = records.build(
-            run,
-            work="x:y",
-            attempt=1,
-            started=records.now(),
-            seconds=1,
-            environment=environment,
-            error={"kind": "died"},
+        failed = Task("x:y", run, tmp_path).record(
+            records.now(), 1, environment=environment, error={"kind": "died"}
         )
         records.write(tmp_path, failed)
     assert build.build(tmp_path).facts.failed == 1  # the other one was done later
@@ -588,6 +583,10 @@ def test_words_are_explained_if_they_are_used(page):
     for name in (*report_files.TITLES, "accuracy", "NLL", "ECE"):
         assert f"<dt>{escape(name)}</dt>" in told, name
     assert "AUROC" not in told
+    assert [*html.methods(["mc", "GFlowOut", "mine"])] == ["MC dropout (mc)", "GFlowOut"]
+    assert [*html.measures(["Accuracy, rotated", "snow: NLL", "test/ece"])] == [
+        "accuracy", "NLL", "ECE"
+    ]  # fmt: skip
     assert html.measures(["AUPRC", "precision"]).keys() == {"AUPR"}
     assert html.measures(["Dempster–Shafer AUROC"]).keys() == {"AUROC", "Dempster-Shafer"}  # noqa: RUF001
 

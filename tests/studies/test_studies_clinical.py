@@ -102,7 +102,8 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
         assert len(set(counts.values())) == 1
         assert {arm for _, arm in counts} == set(TITLES) == set(clinical.ALL)
         runs = clinical.runs(preset, {})
-        assert len({run.id for run in runs}) == len(runs) == len(TITLES) * clinical.SEEDS[preset]
+        count = len(TITLES) * clinical.PRESETS[preset]["seeds"]
+        assert len({run.id for run in runs}) == len(runs) == count
         for run in [*runs, *trials]:  # every configuration is one
             arm = clinical.ALL[run.method]
             if arm is not clinical.LOGISTIC:
@@ -111,7 +112,7 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
     paper = clinical.runs("paper", {})[0].options
     assert paper["data.source"] == "eicu"
     assert paper["data.options.test_hospital"] == 167
-    assert clinical.SEEDS["cpu"] >= 5
+    assert clinical.PRESETS["cpu"]["seeds"] >= 5
 
 
 def test_every_draw_of_hospitals_is_tuned_for_itself() -> None:

@@ -199,6 +199,8 @@ def test_discoveries_by_hand() -> None:
 
 
 def test_reliability_of_known_probabilities() -> None:
+    few = features.reliability(np.array([0.0, 0.02, 0.9, 1.0]), np.array([0, 1, 1, 1], bool))
+    assert few == [(0.01, 0.5, 2), (0.9, 1.0, 1), (1.0, 1.0, 1)]
     rng = np.random.default_rng(2)
     said = rng.random(20_000)
     bins = features.reliability(said, rng.random(20_000) < said)

@@ -61,40 +61,41 @@ def changed(run: Run, **options: Any) -> Run:
     return Run.from_dict({**values, "options": {**values["options"], **options}})
 
 
-@pytest.mark.usefixtures("few")
-def test_all_four_studies_run_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(robustness._DATA, "smoke", ("mnist",))
-    monkeypatch.setitem(ood.UNKNOWN, "smoke", {"mnist": ("notmnist",)})
-    for name in STUDIES:
-        before = stored(tmp_path)
-        summary = study.run(study.get(name), "smoke", tmp_path, engine="inline", progress=False)
-        assert not summary.failed
-        # Models of digits are those of the first study.
-        assert (stored(tmp_path) == before) == (name == "ood")
-    done = records.read(tmp_path, "done")
+@pytest.mark.parametrize("name", STUDIES)
+def test_records_and_sections_of_a_study(smoke: Callable[[str], Path], name: str) -> None:
+    out = smoke(name)
+    done = [r for r in records.read(out, "done") if r["study"] in (name, TUNING)]
     for record in done:
         assert len(json.dumps(record)) < 200_000
         touched = [key for key in record["metrics"] if not key.startswith("valid/")]
         assert (touched == []) == (record["study"] == TUNING)
-    for name in STUDIES:
-        own = [record for record in done if record["study"] == name]
-        assert {record["method"] for record in own} == set(FEW)
-        made = study.get(name).section(own)
-        assert made.data
-        assert made.claims
-        assert all("Rule: " in claim.why for claim in made.claims)
-        tables = [block for block in made.blocks if type(block).__name__ == "Table"]
-        ours = [row.title for row in tables[0].rows if row.source == "ours"]
-        assert ours == [ARMS[label].title for label in FEW]
-    (pictured,) = [
-        block
-        for block in robustness.section([r for r in done if r["study"] == "robustness"]).blocks
-        if type(block).__name__ == "Pictures"
-    ]
-    doubts = [picture.uncertainty for picture in pictured.pictures]
-    assert doubts == sorted(doubts)
-    assert len(doubts) == 12
-    assert all(abs(sum(each.probabilities) - 1) < 0.01 for each in pictured.pictures)
+    own = [record for record in done if record["study"] == name]
+    whole = study.get(name)
+    runs = whole.runs("smoke", study.chosen(whole.tuning("smoke"), out, whole.score))
+    arms = [label for label in ARMS if label in {run.method for run in runs}]
+    assert {record["method"] for record in own} == set(arms)
+    part = whole.section(own)
+    assert part.data
+    assert part.claims
+    assert all("Rule: " in claim.why for claim in part.claims)
+    tables = [block for block in part.blocks if type(block).__name__ == "Table"]
+    ours = [row.title for row in tables[0].rows if row.source == "ours"]
+    assert ours == [ARMS[label].title for label in arms]
+    # Each network is trained once, whatever number of studies looks at it.
+    assert {folder_name(run) for run in runs} <= stored(out)
+    pictures = [block for block in part.blocks if type(block).__name__ == "Pictures"]
+    assert bool(pictures) == (name == "robustness")
+    for pictured in pictures:
+        doubts = [picture.uncertainty for picture in pictured.pictures]
+        assert doubts == sorted(doubts)
+        assert len(doubts) == 12
+        assert all(abs(sum(card.probabilities) - 1) < 0.01 for card in pictured.pictures)
+
+
+def folder_name(run: Run) -> str:
+    options = {key: value for key, value in run.options.items() if "." in key}
+    config = images.settings(ARMS[run.method], options, run.options["tuned"], run.seed)
+    return images.folder_of(config, Context(Path("run"))).name
 
 
 @pytest.mark.usefixtures("few")

@@ -294,6 +294,26 @@ def test_wide_intervals_decide_nothing(
     assert judged.outcome("level", found, ["mc"]) is level
 
 
+def test_a_rule_on_margins_holds_fails_or_cannot_tell() -> None:
+    other = [0.51, 0.50, 0.50]
+    far = paired([0.60, 0.61, 0.62], [0.50, 0.52, 0.51], "high")
+    level, noisy = (paired(ours, other, "high") for ours in ([0.5, 0.51, 0.5], [0.5, 0.7, 0.4]))
+    for f1, holds in ((far, True), (level, False), (noisy, None)):
+        assert judged.by_margins({"F1": f1}, {"F1": 0.05}, judged.superior)[0] is holds
+    close = paired([0.500, 0.501, 0.500], [0.500, 0.500, 0.500], "high")
+    assert judged.by_margins({"F1": close}, {"F1": 0.0}, judged.matches)[0] is True
+    wide = paired([0.3, 0.5, 0.4], [0.4, 0.3, 0.4], "high")
+    assert judged.outcome("beats", {"mc": wide}, ["mc"]) is None
+
+
+def test_seeds_and_comparisons_are_counted_in_words() -> None:
+    one = {"data": "mnist", "method": "mc", "seed": 0}
+    assert sections.seeds_done([one], "mnist") == "1 seed"
+    (text,) = sections.pair_by_pair(["No difference seen."])
+    assert text.title == "GFlowOut against each method, pair by pair: 1 comparison"
+    assert sections.pair_by_pair([]) == []
+
+
 def test_narrow_intervals_and_margins_of_the_paper_decide() -> None:
     narrow = difference(0.0, spread=0.001)
     assert judged.outcome("beats", narrow, ["mc"]) is False  # a gain of a point is excluded

@@ -40,7 +40,7 @@ def questions(
 ) -> Callable[[str], vqa_data.Prepared]:
     def load(name: str) -> vqa_data.Prepared:
         monkeypatch.setenv(store.VARIABLE, str(real_data(name).parent))
-        return vqa_data.load(name, 0, vqa_data.SIZES["smoke"][name], tmp_path / "fresh")
+        return vqa_data.load(name, 0, vqa_study.sizes("smoke", name), tmp_path / "fresh")
 
     return load
 
@@ -84,7 +84,7 @@ def test_features_are_kept_and_damaged_ones_made_again(
     questions: Callable[[str], vqa_data.Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = questions("vqa-rad")
-    options = vqa_data.SIZES["smoke"]["vqa-rad"]
+    options = vqa_study.sizes("smoke", "vqa-rad")
 
     def again() -> torch.Tensor:
         vqa_data._regions.cache_clear()
@@ -137,7 +137,7 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
         for trial in trials:
             assert trial.study == study.TUNING
             counts[trial.data, trial.method] = counts.get((trial.data, trial.method), 0) + 1
-        assert set(counts) == {(d, arm) for d in vqa_study.DATA[preset] for arm in ARMS}
+        assert set(counts) == {(d, arm) for d in vqa_study.PRESETS[preset]["data"] for arm in ARMS}
         assert len(set(counts.values())) == 1
         runs = vqa_study.runs(preset, {})
         assert len({run.id for run in runs}) == len(runs)
@@ -146,7 +146,7 @@ def test_presets_have_every_arm_with_as_many_trials() -> None:
             config = vqa_study.configuration(ARMS[run.method], run)
             how = FitOptions(**vqa_study._under("fit.", config), seed=run.seed)
             assert how.epochs == run.options["fit.epochs"]
-    assert vqa_study.SEEDS["cpu"] >= 5
+    assert vqa_study.PRESETS["cpu"]["seeds"] >= 5
 
 
 def test_paper_preset_is_the_published_network() -> None:
@@ -168,9 +168,10 @@ def test_vqa_v2_runs_on_made_up_files(
     write_v2(tmp_path / "data" / "vqa_v2")
     monkeypatch.setenv(store.VARIABLE, str(tmp_path / "data"))
     run = next(run for run in vqa_study.runs("paper", {}) if run.method == arm)
+    tiny = vqa_study.sizes("smoke", "vqa-rad")
     small = {
         **run.to_dict()["options"],
-        **{key: value for key, value in vqa_data.TINY.items() if key.startswith("net.")},
+        **{key: value for key, value in tiny.items() if key.startswith("net.")},
         "features": FEATURES,
         "held_out": 0.4,
         "min_count": 0,

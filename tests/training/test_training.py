@@ -31,6 +31,7 @@ from gflowout.training.options import choose_precision, optimisers, rate_factor
 lightning = pytest.importorskip("lightning")
 
 from gflowout.training import module  # noqa: E402
+from gflowout.training.callbacks import as_csv  # noqa: E402
 
 SITES = ["hidden.0.act", "hidden.1.act"]
 
@@ -778,3 +779,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def test_the_table_has_a_column_per_number_that_any_epoch_has():
+    history = [{"epoch": 0, "train/nll": 2.5}, {"epoch": 1, "valid/nll": 2.25}]
+    assert as_csv(history) == "epoch,train/nll,valid/nll\n0,2.5,\n1,,2.25\n"
+
+
+def test_of_equal_epochs_the_earlier_is_better_and_nan_comes_last():
+    scores = {0: 0.5, 1: 0.3, 2: 0.3, 3: math.nan}
+    assert checkpoints.best_epochs(scores, keep=2) == [1, 2]
+    assert checkpoints.best_epochs(scores, keep=4) == [1, 2, 0, 3]

@@ -1,7 +1,4 @@
-"""From a configuration to a trained model, its scores and its predictions on files.
-
-Needs the extra ``studies``.
-"""
+"""From a configuration to a trained model, its scores and its predictions (extra ``studies``)."""
 
 from __future__ import annotations
 

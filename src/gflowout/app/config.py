@@ -105,11 +105,7 @@ _CLINICAL_OPTIONS = tuple(
 
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration.
-
-    Args:
-        path: A YAML file; ``None`` for the defaults.
-        overrides: ``"key.sub=value"``, with values as in YAML. Later ones win.
+    """Read a YAML file, or the defaults; overrides are ``"key.sub=value"``, the last one wins.
 
     Raises:
         ConfigError: If anything in it cannot be used.

@@ -30,10 +30,7 @@ Watch = Callable[[str, Iterable[tuple[Tensor, ...]]], Iterable[tuple[Tensor, ...
 
 
 def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> Answers:
-    """What a prediction says, by name, in the units of the data.
-
-    All are [batch], except for ``probabilities`` [batch, classes].
-    """
+    """Values [batch] of a prediction in the data's units; ``probabilities`` [batch, classes]."""
     if target.likelihood == "gaussian":
         shift, scale = target.mean, target.std
         numbers = {
@@ -120,21 +117,12 @@ def evaluate(
     seed: int = 0,
     watch: Watch = lambda what, batches: batches,
 ) -> dict[str, float]:
-    """Score a model.
+    """Score a model on labelled examples, which a progress bar calls ``name``.
 
-    Args:
-        model: The model, or an ensemble.
-        problem: What it takes and gives.
-        part: Labelled examples.
-        name: What these are called on a progress bar.
-        rotate: Also score the images turned by angles from 0 to 360 degrees.
-        corrupt: Also score the images with these corruptions: kind and severity.
-        ood: Also detect these data by uncertainty: names of image sets, or paths.
-        data_dir: Directory of all data sets.
-        samples: Draws of masks.
-        seed: Of draws, angles and corruptions.
-        watch: Is given the name of what is scored and its batches, and returns these; for a
-            progress bar.
+    ``rotate`` adds scores of the images turned by angles from 0 to 360 degrees, ``corrupt`` of
+    corruptions (kind and severity), ``ood`` of other data that uncertainty should detect (names of
+    image sets, or paths). ``seed`` is that of draws, angles and corruptions. ``watch`` is given the
+    name of what is scored and its batches, and returns these, for a progress bar.
 
     Returns:
         ``accuracy``, ``nll``, ``brier``, ``ece`` (two classes: ``auroc``, ``aupr``); ``rmse``,

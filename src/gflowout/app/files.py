@@ -108,11 +108,8 @@ def find_images(folder: Path) -> list[Path]:
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Images of each class: one sub-folder each."""
-    subfolders = sorted(
-        path
-        for path in existing(folder).iterdir()
-        if path.is_dir() and not path.name.startswith(".")
-    )
+    visible = (path for path in existing(folder).iterdir() if not path.name.startswith("."))
+    subfolders = sorted(path for path in visible if path.is_dir())
     names = {path.name.lower() for path in subfolders}
     if names and names <= _SPLITS:
         listed = ", ".join(sorted(names))

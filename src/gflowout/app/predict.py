@@ -31,19 +31,10 @@ def predict(
     advance: Callable[[int], None] = lambda done: None,
     started: Callable[[int], None] = lambda total: None,
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Predict all that some paths hold.
+    """Predict one CSV, Parquet or NPZ file, one folder of images, or image files.
 
-    Args:
-        model: The model.
-        problem: What it takes and gives.
-        paths: One CSV, Parquet or NPZ file; one folder of images; or image files.
-        samples: Draws of masks.
-        seed: Of the draws.
-        advance: Called with the number of examples of each batch that is done.
-        started: Called with the number of all examples.
-
-    Returns:
-        A table, see :func:`table`, and remarks for the user.
+    ``started`` is called with the number of all examples, ``advance`` with that of each batch that
+    is done. Returns a table, see :func:`table`, and remarks for the user.
     """
     inputs = open_inputs(problem, paths)
     started(len(inputs))

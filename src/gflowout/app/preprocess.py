@@ -221,24 +221,14 @@ class Problem:
 
 
 def level(value: Any) -> str:
-    """Name of a categorical value; 3 and 3.0 are the same.
-
-    Examples:
-        >>> [level(value) for value in ("a", 3, 3.0, 2.5, True)]
-        ['a', '3', '3', '2.5', 'True']
-    """
+    """Name of a categorical value; 3 and 3.0 are the same."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
 
 
 def sorted_levels(values: Sequence[Any]) -> tuple[str, ...]:
-    """Names of all categorical values, numbers by their size.
-
-    Examples:
-        >>> sorted_levels([10, 9, 9]), sorted_levels(["b", "a"])
-        (('9', '10'), ('a', 'b'))
-    """
+    """Names of all categorical values, numbers by their size."""
     distinct = set(values)
     try:
         ordered = sorted(distinct)

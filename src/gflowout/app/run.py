@@ -29,7 +29,7 @@ from gflowout.core.optional import require
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.runs import Context, Result, locks, records
 from gflowout.runs.spec import Run
-from gflowout.runs.work import surroundings
+from gflowout.runs.work import Task as Attempt
 from gflowout.training import FitResult, fit
 
 CONFIG, PREPROCESS, MODEL, RECORD = (
@@ -42,18 +42,15 @@ Report = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and all that is needed to use it.
-
-    Where it was loaded, there is no ``result`` of the training, and :func:`data` reads the task.
-    """
+    """A trained model and all that is needed to use it."""
 
     config: Config
     problem: Problem
     model: MaskedModel  # of the best epoch
     folder: Path
     fingerprints: Mapping[str, str]  # checksum of each part of the data it was trained on
-    result: FitResult | None = None
-    task: Task | None = field(default=None, repr=False)
+    result: FitResult | None = None  # None where the model was loaded
+    task: Task | None = field(default=None, repr=False)  # likewise; data() reads it
 
 
 def train(
@@ -161,13 +158,10 @@ def data(trained: Trained, data_dir: str | Path | None = None) -> tuple[Task, li
 def evaluate(
     trained: Trained, *, split: str = "test", data_dir: str | Path | None = None, **options: Any
 ) -> dict[str, float]:
-    """Scores of a trained model on a part of its own data.
+    """Scores of a trained model on the ``"train"``, ``"valid"`` or ``"test"`` part of its own data.
 
-    Args:
-        trained: From :func:`train` or :func:`load`.
-        split: ``"train"``, ``"valid"`` or ``"test"``.
-        data_dir: Directory of all data sets, where it is another now.
-        **options: As in :func:`gflowout.app.evaluation.evaluate`.
+    ``data_dir`` is the directory of all data sets, where it is another now; ``options`` are those
+    of :func:`gflowout.app.evaluation.evaluate`.
     """
     checks.choice("split", split, sources.SPLITS)
     task, _ = data(trained, data_dir)
@@ -192,13 +186,9 @@ def work(run: Run, context: Context) -> Result:
             raise ValueError(f"the run says {key} {defaults[key]!r}, its options {options[key]!r}")
     settings = config.from_flat(defaults | options)
     trained = train(settings, context.folder, progress=False, report=context.progress)
-    assert trained.task is not None
     assert trained.result is not None
-    history = trained.result.history
-    metrics: dict[str, float] = {
-        "epochs_trained": len(history),
-        "best_epoch": trained.result.best_epoch,
-    }
+    history, best = trained.result.history, trained.result.best_epoch
+    metrics: dict[str, float] = {"epochs_trained": len(history), "best_epoch": best}
     for split in ("valid", "test") if test else ("valid",):
         scores = evaluate(trained, split=split, samples=samples)
         metrics |= {f"{split}/{name}": value for name, value in scores.items()}
@@ -261,16 +251,10 @@ def _record(
         "epochs_trained": len(result.history),
         **{name: value for name, value in best.items() if name.startswith("valid/")},
     }
-    record = records.build(
-        Run("train", method, source, settings.seed, config.flat(settings)),
-        work="gflowout.app.run:train",
-        attempt=1,
-        started=started,
-        seconds=seconds,
-        environment=surroundings("gflowout.app.run:train", torch.get_num_threads()),
-        result={"metrics": metrics, "epochs": result.history, "data": task.fingerprints},
-    )
-    write_text(folder / RECORD, records.to_text(record))
+    run = Run("train", method, source, settings.seed, config.flat(settings))
+    attempt = Attempt("gflowout.app.run:train", run, folder, threads=torch.get_num_threads())
+    outcome = {"metrics": metrics, "epochs": result.history, "data": task.fingerprints}
+    write_text(folder / RECORD, records.to_text(attempt.record(started, seconds, result=outcome)))
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:

@@ -71,15 +71,7 @@ def parse(text: str) -> Any:
 
 
 def text(values: Any) -> str:
-    """A YAML text of plain values, in their order.
-
-    Examples:
-        >>> print(text({"fit": {"lr": 1e-5, "milestones": [0.5, 0.75]}}))
-        fit:
-          lr: 1.0e-05
-          milestones: [0.5, 0.75]
-        <BLANKLINE>
-    """
+    """A YAML text of plain values, in their order."""
     written: str = yaml.dump(
         values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
@@ -98,12 +90,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Values of ``"key.sub=value"`` by dotted key, later ones last.
-
-    Examples:
-        >>> parse_overrides(["fit.lr=1e-2", "method=mc"])
-        {'fit.lr': 0.01, 'method': 'mc'}
-    """
+    """Values of ``"key.sub=value"`` by dotted key, later ones last."""
     changes: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")

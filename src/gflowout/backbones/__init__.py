@@ -1,4 +1,4 @@
-"""Backbones of the experiments: plain PyTorch modules that know nothing of masks.
+"""Backbones of the experiments: plain PyTorch modules without masks.
 
 Each names the submodules whose outputs are worth masking in its attribute ``sites``.
 """

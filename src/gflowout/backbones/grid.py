@@ -25,13 +25,9 @@ class ConvGrid(nn.Module):
     from what the borders show.
 
     Args:
-        feature_size: Numbers per region.
-        in_channels: Channels of the images.
+        feature_size: Numbers per region; an attribute, too.
+        in_channels: Channels of the images; an attribute, too.
         widths: Channels of each stage.
-
-    Attributes:
-        feature_size: As given.
-        in_channels: As given.
 
     Examples:
         >>> ConvGrid(feature_size=32)(torch.zeros(2, 3, 64, 48)).shape
@@ -62,15 +58,10 @@ class PatchGrid(nn.Module):
     """A linear map of every patch, plus a learned vector for its position.
 
     Args:
-        image_size: Height and width, or one number for both.
+        image_size: Height and width, or one number for both; as an attribute, always two.
         patch: Side of a patch; divides height and width.
-        feature_size: Numbers per region.
-        in_channels: Channels of the images.
-
-    Attributes:
-        image_size: Height and width.
-        feature_size: As given.
-        in_channels: As given.
+        feature_size: Numbers per region; an attribute, too.
+        in_channels: Channels of the images; an attribute, too.
 
     Examples:
         >>> PatchGrid(image_size=32, patch=8, feature_size=16)(torch.zeros(2, 3, 32, 32)).shape
@@ -154,15 +145,12 @@ class ImageMCAN(nn.Module):
         self.sites = tuple(f"mcan.{site}" for site in mcan.sites)
 
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
-        """Map images and questions to one logit per answer.
+        """Map images and questions to one logit per answer, [batch, answers].
 
         Args:
             images: [batch, channels, height, width]; or their grid features, [batch, regions,
                 feature_size].
             tokens: Of the question's words, integers [batch, words], 0 for padding.
-
-        Returns:
-            Logits, [batch, answers].
         """
         features = images if images.dim() == 3 else self.encoder(images)
         no_padding = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)

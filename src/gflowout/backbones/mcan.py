@@ -18,13 +18,10 @@ PADDING_TOKEN = 0
 
 
 def region_padding(features: Tensor) -> Tensor:
-    """Tell which regions are padding: those whose features are all zero.
+    """Tell which regions are padding, [batch, regions] of bool: those whose features are all zero.
 
     Args:
         features: [batch, regions, feature_size].
-
-    Returns:
-        ``True`` for padding, [batch, regions].
 
     Examples:
         >>> region_padding(torch.tensor([[[0.0, 2.0], [0.0, 0.0]]]))
@@ -88,9 +85,9 @@ class MCAN(nn.Module):
     after the words, because the LSTM reads from left to right.
 
     Args:
-        vocabulary: Number of tokens, with token 0 for padding.
-        answers: Number of answers.
-        feature_size: Numbers per region.
+        vocabulary: Number of tokens, with token 0 for padding; an attribute, too.
+        answers: Number of answers; an attribute, too.
+        feature_size: Numbers per region; an attribute, too.
         layers: Of the encoder and of the decoder, each.
         width: Size of a word or region inside.
         heads: Of every attention; divides ``width``.
@@ -105,9 +102,6 @@ class MCAN(nn.Module):
     Attributes:
         sites: Names of the outputs of every attention and feed-forward layer, before they are
             added to their input, in execution order.
-        vocabulary: As given.
-        answers: As given.
-        feature_size: As given.
 
     Examples:
         >>> net = MCAN.tiny(vocabulary=50, answers=10, feature_size=16)
@@ -183,15 +177,10 @@ class MCAN(nn.Module):
         dropout: float = 0.0,
         embeddings: Tensor | None = None,
     ) -> MCAN:
-        """The published MCAN-small: 6 + 6 layers of width 512, for VQA-v2 if nothing is said.
+        """The published MCAN-small: 6 + 6 layers of width 512; for its arguments see the class.
 
-        Args:
-            vocabulary: Number of tokens.
-            answers: Number of answers; 3129 for VQA-v2.
-            feature_size: Numbers per region; 2048 for the usual bottom-up features.
-            dropout: As in :class:`MCAN`.
-            embeddings: As in :class:`MCAN`; the published network starts from 300-dimensional
-                GloVe vectors.
+        By default for VQA-v2, with its 3129 answers and the usual bottom-up features. The published
+        network starts from 300-dimensional GloVe vectors.
         """
         return cls(vocabulary, answers, feature_size, dropout=dropout, embeddings=embeddings)
 
@@ -205,14 +194,9 @@ class MCAN(nn.Module):
         dropout: float = 0.0,
         embeddings: Tensor | None = None,
     ) -> MCAN:
-        """One that trains on two cores: 2 + 2 layers of width 128. The sizes are our choice.
+        """One that trains on two cores: 2 + 2 layers of width 128; for its arguments see the class.
 
-        Args:
-            vocabulary: Number of tokens.
-            answers: Number of answers.
-            feature_size: Numbers per region.
-            dropout: As in :class:`MCAN`.
-            embeddings: As in :class:`MCAN`.
+        The sizes are our choice.
         """
         return cls(
             vocabulary, answers, feature_size, layers=2, width=128, heads=4, hidden=256,
@@ -227,7 +211,7 @@ class MCAN(nn.Module):
         region_padding: Tensor | None = None,
         token_padding: Tensor | None = None,
     ) -> Tensor:
-        """Map images and questions to one logit per answer.
+        """Map images and questions to one logit per answer, [batch, answers].
 
         A question or an image that is all padding is allowed: nothing of it is seen.
 
@@ -238,9 +222,6 @@ class MCAN(nn.Module):
                 all features are zero.
             token_padding: ``True`` where there is no word, [batch, words]. If not given, where
                 the token is 0.
-
-        Returns:
-            Logits, [batch, answers].
         """
         self._check(features, tokens)
         no_region = _padding("region_padding", region_padding, features)

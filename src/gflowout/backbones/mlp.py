@@ -22,11 +22,10 @@ class MLP(nn.Module):
     Inputs of more than two axes are flattened, so images can be passed as they are.
 
     Args:
-        widths: Size of the input, of each hidden layer and of the output.
+        widths: Size of the input, of each hidden layer and of the output; an attribute, too.
         activation: Makes an activation module; a class such as ``nn.ReLU`` will do.
 
     Attributes:
-        widths: As given.
         sites: Names of the hidden activations, in execution order.
 
     Examples:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
@@ -125,7 +124,9 @@ def run(
         results = _kept(out, record, everything) if resume else {}
         left = [table for table in chosen if table.name not in results]
         with torch.random.fork_rng(devices=[]), progress:
-            task = progress.add_task("", total=sum(table.cost * table.turns for table in left))
+            # `measure` reports the start and every round.
+            total = sum(table.cost * (1 + table.repeats) for table in left)
+            task = progress.add_task("", total=total)
             for table in left:
                 progress.update(task, description=table.name)
                 done = partial(progress.advance, task, table.cost)
@@ -172,28 +173,23 @@ def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dic
         earlier = json.loads(out.read_text(encoding="utf-8"))
         results: dict[str, Any] = earlier["tables"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{out} is no file of this benchmark: remove it, or name another"
-        ) from error
+        message = f"{out} is no file of this benchmark: remove it, or name another"
+        raise ValueError(message) from error
     for key, value in record.items():
         if earlier.get(key) != value:
             raise ValueError(
                 f"{out} cannot be resumed, its {key} is another: {earlier.get(key)} and not {value}"
             )
+    kinds = {table.name: (table.title, table.repeats) for table in everything}
     return {
-        table.name: results[table.name]
-        for table in everything
-        if table.name in results
-        and (results[table.name]["title"], results[table.name]["repeats"])
-        == (table.title, table.repeats)
+        name: result
+        for name, result in results.items()
+        if (result["title"], result["repeats"]) == kinds.get(name)
     }
 
 
 def reached(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare measured tables with their targets: one row per target of these tables.
-
-    A ratio of times is that of the medians; its quartiles are those of the ratios within a round.
-    """
+    """Compare measured tables with their targets: one row per target of these tables."""
     rows = []
     for target in TARGETS:
         cases = results.get(target.table, {}).get("cases", {})
@@ -279,17 +275,14 @@ def draw_plot(results: dict[str, Any], path: Path) -> None:
     A line on a bar reaches from quartile to quartile, a red mark is a target.
     """
     figures = require("matplotlib.figure", extra="demo", purpose="the plot")
-    results = {
-        name: result
-        for name, result in results.items()
-        if next(iter(result["cases"].values()))["ratio_to"]  # else there is no bar to draw
-    }
-    if not results:
+    firsts = ((name, next(iter(result["cases"].values()))) for name, result in results.items())
+    compared = {name: list(case["ratio_to"]) for name, case in firsts if case["ratio_to"]}
+    if not compared:
         return
-    figure = figures.Figure(figsize=(9, 2.2 * len(results)), layout="constrained")
-    grid = figure.subplots(len(results), squeeze=False)[:, 0]
-    for axes, (table, result) in zip(grid, results.items(), strict=True):
-        references = list(next(iter(result["cases"].values()))["ratio_to"])
+    figure = figures.Figure(figsize=(9, 2.2 * len(compared)), layout="constrained")
+    grid = figure.subplots(len(compared), squeeze=False)[:, 0]
+    for axes, (table, references) in zip(grid, compared.items(), strict=True):
+        result = results[table]
         bounds = {row["case"]: row for row in reached({table: result})}
         aimed = [row["figure"] for row in bounds.values() if row["figure"] in references]
         reference = [*aimed, *references][0]
@@ -304,17 +297,3 @@ def draw_plot(results: dict[str, Any], path: Path) -> None:
         axes.set_title(result["title"], loc="left", fontsize=10)
         axes.set_xlabel(f"times the cost of: {reference}")
     figure.savefig(path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line: ``python -m gflowout.bench``."""
-    parser = argparse.ArgumentParser(prog="python -m gflowout.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few rounds of small models")
-    parser.add_argument("--width", type=int, default=64, help="of ResNet-18 (default: 64)")
-    parser.add_argument("--repeats", type=int, help="rounds (default: 50 MLP, 15 ResNet-18)")
-    parser.add_argument("--out", type=Path, help="JSON file (default: bench.json)")
-    parser.add_argument("--plot", type=Path, help="picture (default: like --out, .png)")
-    parser.add_argument("--only", action="append", default=[], help="a table; may be repeated")
-    parser.add_argument("--resume", action="store_true", help="keep what --out has already")
-    parser.add_argument("--cpu", action="store_true", help="CPU time, not wall-clock time")
-    run(**vars(parser.parse_args(arguments)))

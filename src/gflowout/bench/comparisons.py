@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gflowout.backbones import MLP, ResNet18
 from gflowout.bench.methods import (
     CLASSES,
+    DRAWS,
     FEW,
     MLP_784,
     Build,
@@ -34,7 +35,6 @@ from gflowout.training.options import training_step
 
 DEPTHS = (4, 8, 16, 32, 64)
 WIDTHS = (8, 16, 32)
-DRAWS = 20
 STEP, LOOP = "training step", "loop by hand"
 PREDICT, FILE = "predict", "onnxruntime"
 SCORES = (
@@ -115,18 +115,16 @@ def depth_tables(repeats: int, width: int = 64) -> list[Table]:
     has four times as many features as the residual network has channels.
     """
     size, scale = 4 * width, (width / 64) ** 2
-    tables = []
+    blocks = f"residual blocks of width {width} on 16x16, a site in each"
+    layers = f"transformer layers of width {size}, two sites in each, 64 tokens"
+    tables, deep = [], []
     for sites in DEPTHS:
-        what = f"{sites} residual blocks of width {width} on 16x16, a site in each, batch 32"
-        net = Network(what, partial(residual, sites, width), (3, 16, 16))
-        tables.append(_depth_table(f"depth-{sites}", net, 32, repeats, 0.2 * sites * scale))
-    for sites in DEPTHS:
-        layers = f"{sites // 2} transformer layers of width {size}"
-        what = f"{layers}, two sites in each, 64 tokens, batch 16"
-        net = Network(what, partial(transformer, sites, size), (64, size))
-        name = f"depth-transformer-{sites}"
-        tables.append(_depth_table(name, net, 16, repeats, 0.1 * sites * scale))
-    return tables
+        cost = 0.1 * sites * scale
+        net = Network(f"{sites} {blocks}", partial(residual, sites, width), (3, 16, 16))
+        tables.append(_depth_table(f"depth-{sites}", net, 32, repeats, 2 * cost))
+        net = Network(f"{sites // 2} {layers}", partial(transformer, sites, size), (64, size))
+        deep.append(_depth_table(f"depth-transformer-{sites}", net, 16, repeats, cost))
+    return tables + deep
 
 
 def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float) -> Table:
@@ -139,7 +137,8 @@ def _depth_table(name: str, net: Network, batch: int, repeats: int, cost: float)
             steps[f"{label}, {size:,} parameters" if size else label] = adam_step(model, x, y)
         return steps
 
-    return Table(name, f"Training step, {net.title}", ("mc",), repeats, cases, cost=cost)
+    title = f"Training step, {net.title}, batch {batch}"
+    return Table(name, title, ("mc",), repeats, cases, cost=cost)
 
 
 def memory_format_tables(repeats: int, quick: bool = False) -> list[Table]:
@@ -173,13 +172,9 @@ def data_tables(mlp_repeats: int, resnet_repeats: int, part: int = 1) -> list[Ta
     Takes one in ``part`` images, and divides the width of ResNet-18 by it.
     """
     mnist, cifar, net = 60_000 // part, 50_000 // part, resnet(max(16 // part, 1))
-    mlp_title = (
-        f"A batch of {mnist:,} images of MNIST's shape, normalised; step of the MLP, batch 128"
-    )
-    net_title = (
-        f"A batch of {cifar:,} images of CIFAR's shape, cropped, flipped and normalised; step of "
-        f"{net.title}, batch 128"
-    )
+    title = "A batch of {:,} images of {}; step of {}, batch 128"
+    mlp_title = title.format(mnist, "MNIST's shape, normalised", "the MLP")
+    net_title = title.format(cifar, "CIFAR's shape, cropped, flipped and normalised", net.title)
     mlp_cases = partial(_data_cases, MLP, (1, 28, 28), mnist)
     net_cases = partial(_data_cases, net.build, net.shape, cifar, Augment(pad=4, flip=True))
     return [

@@ -1,7 +1,4 @@
-"""What the methods cost: training steps and predictions, relative to the bare backbone.
-
-A new method is a name in ``METHODS``.
-"""
+"""Training steps and predictions of the methods in ``METHODS``, beside the bare backbone."""
 
 from __future__ import annotations
 

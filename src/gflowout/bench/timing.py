@@ -19,7 +19,6 @@ _SHORTEST = 0.01  # seconds; faster calls are repeated within one measurement
 _LONG = 1.0  # seconds; slower calls need no second one to get warm
 
 Case = Callable[[], object]
-Clock = Callable[[], float]
 Further = Callable[[dict[str, Case], dict[str, float]], dict[str, dict[str, float]]]
 """``further(cases, median seconds) -> figures by name``, each by case."""
 
@@ -37,11 +36,6 @@ class Table:
     further: Further | None = None  # more numbers of the cases, for columns of their own
     cost: float = 1.0  # about how many seconds a round takes, for the progress bar
     needs: Sequence[str] = ()  # packages without which the table is left out, unless asked for
-
-    @property
-    def turns(self) -> int:
-        """Calls of ``done`` while the table is measured: one for the start, one per round."""
-        return 1 + self.repeats
 
 
 def measure(
@@ -65,15 +59,10 @@ def measure(
         for name in names[first:] + names[:first]:
             rounds[name].append(_time(cases[name], clock, numbers[name]))
         done()
-    results: dict[str, dict[str, Any]] = {
-        name: {
-            "seconds": summary(times),
-            "ratio_to": {
-                reference: ratio(times, rounds[reference]) for reference in table.references
-            },
-        }
-        for name, times in rounds.items()
-    }
+    results: dict[str, dict[str, Any]] = {}
+    for name, times in rounds.items():
+        ratios = {reference: ratio(times, rounds[reference]) for reference in table.references}
+        results[name] = {"seconds": summary(times), "ratio_to": ratios}
     if table.further is not None:
         medians = {name: case["seconds"]["median"] for name, case in results.items()}
         for name, figures in table.further(cases, medians).items():
@@ -107,7 +96,7 @@ def _warm(case: Case) -> float:
     return seconds if seconds > _LONG else _time(case, time.perf_counter)
 
 
-def _time(case: Case, clock: Clock, number: int = 1) -> float:
+def _time(case: Case, clock: Callable[[], float], number: int = 1) -> float:
     """Seconds per call."""
     start = clock()
     for _ in range(number):

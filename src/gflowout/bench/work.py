@@ -46,14 +46,11 @@ class Work:
 
 
 def count(action: Callable[[], object], model: MaskedModel | None = None) -> Work:
-    """Run an action once and count its work.
+    """Run an action once in this thread and count its work.
 
     Memory is that of tensors which operations make, not of what a kernel needs inside. An action
-    that prepares something when it first runs should have run before.
-
-    Args:
-        action: What to run, in this thread.
-        model: The model that it uses: without it, ``passes``, ``rows`` and ``calls`` stay empty.
+    that prepares something when it first runs should have run before. ``passes``, ``rows`` and
+    ``calls`` stay empty without the ``model`` that it uses.
 
     Examples:
         >>> x = torch.zeros(2, 3)
@@ -165,10 +162,9 @@ def _watched(work: Work, model: MaskedModel | None) -> Iterator[None]:
             for name, module in model.backbone.named_modules():
                 if name and any(True for _ in module.parameters(recurse=False)):
                     stack.enter_context(watch(module, name))
+            containers = nn.ModuleList | nn.ModuleDict
             for module in model.method.modules():
-                if module is not model.method and not isinstance(
-                    module, nn.ModuleList | nn.ModuleDict
-                ):
+                if module is not model.method and not isinstance(module, containers):
                     stack.enter_context(watch(module, None))
         yield
 
@@ -204,31 +200,26 @@ def _work_table(name: str, network: Network, batch: int, cost: float) -> Table:
 
     def columns(*_: object) -> dict[str, dict[str, float]]:
         works = work_of(step, network.build, network.batch(batch))
-        return {case: _columns(work) for case, work in works.items()}
+        return {
+            case: {
+                "passes": work.passes,
+                "generator calls": work.calls,
+                "random numbers": work.random_numbers,
+                "operations": work.operations,
+                "products": work.products,
+                "MFLOP": work.flops / 1e6,
+                "MB made": work.allocated / 1e6,
+                "MB at once": work.peak / 1e6,
+            }
+            for case, work in works.items()
+        }
 
     title = f"Work of {action}, {network.title}, batch {batch}"
     return Table(f"work-{name}", title, (), 0, dict, further=columns, cost=cost)
 
 
-def _columns(work: Work) -> dict[str, float]:
-    return {
-        "passes": work.passes,
-        "generator calls": work.calls,
-        "random numbers": work.random_numbers,
-        "operations": work.operations,
-        "products": work.products,
-        "MFLOP": work.flops / 1e6,
-        "MB made": work.allocated / 1e6,
-        "MB at once": work.peak / 1e6,
-    }
-
-
 def memory_table(repeats: int, batch: int = 128) -> Table:
-    """How memory and time of a prediction grow with the number of draws.
-
-    Bytes are counted, of tensors alive at the same time, the result among them; inputs and weights
-    are not.
-    """
+    """How time and memory, without that of inputs and weights, grow with the number of draws."""
 
     def cases() -> dict[str, Case]:
         x = MLP_784.batch(batch)

@@ -1,7 +1,4 @@
-"""The ``gflowout`` command. The commands themselves are in :mod:`gflowout.cli.commands`.
-
-This file can be imported with the core's dependencies alone, so that it can say what is missing.
-"""
+"""The ``gflowout`` command; imports with the core's dependencies alone, to name a missing extra."""
 
 from __future__ import annotations
 

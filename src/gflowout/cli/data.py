@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from typer import Argument, Option
 
 from gflowout.cli import options
@@ -40,7 +39,6 @@ def list_(data_dir: options.DataDir = None) -> None:
     """List all data sets: whether and where they are, their size and licence."""
     with explained(DataError):
         base = store.root(data_dir)
-        console = options.console()
         table = options.plain_table("data set", "there")
         table.add_column("size", no_wrap=True, justify="right")
         table.add_column("what", ratio=1, overflow="fold")
@@ -59,10 +57,10 @@ def list_(data_dir: options.DataDir = None) -> None:
                 state = "?"
                 lines.append(dataset.problem)
             table.add_row(dataset.entry.name, state, size, "\n".join(lines))
-        _line(console, f"data directory: {base}")
-        console.print(table)
-        _line(console, "size: on disk; in brackets, what `gflowout data get NAME` downloads")
-        _line(console, "by hand: `gflowout data get NAME` says how")
+        typer.echo(f"data directory: {base}")
+        options.console().print(table)
+        typer.echo("size: on disk; in brackets, what `gflowout data get NAME` downloads")
+        typer.echo("by hand: `gflowout data get NAME` says how")
 
 
 @data.command(
@@ -120,23 +118,23 @@ def check(
                 f"{store.root(data_dir)}: no data set here that is recognised by the names of its "
                 "folder and files; `gflowout data list` lists all data sets"
             )
-        console, bad = options.console(), []
+        bad = []
         for place, name in enumerate(chosen):
             if place:
-                console.print()
+                typer.echo()
             try:
                 checked = report.check(name, data_dir)
             except DataError as error:
                 missing = isinstance(error, MissingDataError)
-                _line(console, f"{name}: {'missing. ' if missing else ''}{error}")
+                typer.echo(f"{name}: {'missing. ' if missing else ''}{error}")
                 bad.append(name)
                 continue
-            _print(console, checked)
+            _print(checked)
             if checked.problems:
                 bad.append(name)
         if bad:
             if len(chosen) > 1:
-                _line(console, f"\nnot as published, or incomplete: {', '.join(bad)}")
+                typer.echo(f"\nnot as published, or incomplete: {', '.join(bad)}")
             raise typer.Exit(1)
 
 
@@ -202,9 +200,10 @@ def show(
         typer.echo(f"{out}: {sheet.width}x{sheet.height} pixels")
 
 
-def _print(console: Console, checked: report.Report) -> None:
-    _line(console, f"{checked.entry.name} - {checked.entry.title}")
-    _line(console, f"in {checked.folder}")
+def _print(checked: report.Report) -> None:
+    console = options.console()
+    typer.echo(f"{checked.entry.name} - {checked.entry.title}")
+    typer.echo(f"in {checked.folder}")
     files = options.plain_table()
     files.add_column("file", overflow="fold")
     files.add_column("size", justify="right", no_wrap=True)
@@ -220,18 +219,13 @@ def _print(console: Console, checked: report.Report) -> None:
         facts.add_row(fact, value)
     console.print(facts)
     for word in ("licence", "home", "citation"):
-        _line(console, f"{word}: {getattr(checked.entry, word)}")
+        typer.echo(f"{word}: {getattr(checked.entry, word)}")
     if not checked.problems:
-        _line(console, "all is well")
+        typer.echo("all is well")
     for problem in checked.problems:
-        _line(console, f"problem: {problem}")
+        typer.echo(f"problem: {problem}")
     if checked.problems and checked.entry.downloads:
-        _line(console, f"try: gflowout data get {checked.entry.name} (--force replaces files)")
-
-
-def _line(console: Console, text: str) -> None:
-    """Print a line without wrapping it: a path that is cut in two cannot be copied."""
-    console.print(text, markup=False, soft_wrap=True)
+        typer.echo(f"try: gflowout data get {checked.entry.name} (--force replaces files)")
 
 
 def _place(dataset: report.Presence, base: Path) -> str:

@@ -23,13 +23,9 @@ from gflowout.runs import BusyError, Engine, Inline, Pool, Ray, RecordWarning
 from gflowout.runs.study import RunOptions
 
 EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 interrupted."
-YAML = (".yaml", ".yml")
-"""Endings of configuration, study and space files."""
-
-
+YAML = (".yaml", ".yml")  # endings of configuration, study and space files
 EngineName = StrEnum("EngineName", ["inline", "pool", "ray"])
-Preset = StrEnum("Preset", ["smoke", "cpu", "paper"])
-"""Sizes of the studies of the paper."""
+Preset = StrEnum("Preset", ["smoke", "cpu", "paper"])  # sizes of the studies of the paper
 
 
 def _folder(text: str) -> Path:
@@ -71,8 +67,7 @@ Quiet = Annotated[bool, Option("--quiet", help="Print nothing but problems.")]
 # Runs
 Out = Annotated[Path, Option(parser=_folder, metavar="DIRECTORY", help="Folder of the records.")]
 EngineOption = Annotated[
-    EngineName,
-    Option(help="Do runs in this process, in a pool of processes or on a Ray cluster."),
+    EngineName, Option(help="Do runs in this process, in a pool of processes or on a Ray cluster.")
 ]
 Jobs = Annotated[int | None, Option(min=1, help="Runs at once. Default: one per core.")]
 Address = Annotated[str | None, Option(help="Address of the Ray cluster, with --engine ray.")]
@@ -82,8 +77,7 @@ TimeLimit = Annotated[
     Option(callback=_above_zero, help="Stop a run that takes more than this many seconds."),
 ]
 MemoryLimit = Annotated[
-    float | None,
-    Option(callback=_above_zero, help="Stop a run that uses more than this many GiB."),
+    float | None, Option(callback=_above_zero, help="Stop a run that uses more than this many GiB.")
 ]
 DryRun = Annotated[
     bool, Option("--dry-run", help="Print the plan and its estimated cost; do and write nothing.")

@@ -25,8 +25,7 @@ SUFFIXES = {
 def register(app: typer.Typer, studies: typer.Typer) -> None:
     """Add the commands to the application and its ``study`` group."""
     studies.command(
-        "list",
-        epilog=examples("study list", "study list results/cpu", exits=options.EXITS),
+        "list", epilog=examples("study list", "study list results/cpu", exits=options.EXITS)
     )(list_)
     studies.command(
         "compare",

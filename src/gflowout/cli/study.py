@@ -143,12 +143,9 @@ def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:
         plan.run(method, {name: domain.at(0.5) for name, domain in plan.space.of(method).items()})
         for method in plan.base
     ]
-    pick = planning.first(typical)
+    pick, count = planning.first(typical), plan.trials
     yield from planning.report(
-        {
-            (run.method, run.data): (plan.trials, min(done[run.method], plan.trials))
-            for run in typical
-        },
+        {(run.method, run.data): (count, min(done[run.method], count)) for run in typical},
         planning.from_records(out, [STUDY]),
         lambda kind: planning.measure(pick(kind), plan.work, engine),
         options.workers(engine),
@@ -170,8 +167,7 @@ def _write_tuned(tuned: tuning.Tuned, out: Path) -> Iterator[str]:
 
 def run(
     study: Annotated[
-        str,
-        Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file."),
+        str, Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file.")
     ],
     out: options.Out,
     preset: Annotated[
@@ -182,8 +178,7 @@ def run(
         ),
     ] = None,
     methods: Annotated[
-        str | None,
-        Option(help="Only these methods (comma-separated), for example `mc,gflowout`."),
+        str | None, Option(help="Only these methods (comma-separated), for example `mc,gflowout`.")
     ] = None,
     data: Annotated[
         str | None, Option(help="Only these data sets (comma-separated), for example `mnist`.")

@@ -1,7 +1,4 @@
-"""What ``gflowout study run`` does: studies of the paper and study files, their runs and cost.
-
-Commands import this module when they run: it loads the configuration and all that needs.
-"""
+"""What ``gflowout study run`` does; slow to import, so commands import it when they run."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ from gflowout.studies.framework.plan import Kind, Part, Plan, Price
 from gflowout.studies.framework.study import ARMS, Study
 
 ALL = "all"
-Planned = Mapping[str, tuple[Study, Plan] | Exception]
-"""By name a study and its plan, or the error that kept it from being planned."""
+Planned = Mapping[str, tuple[Study, Plan] | Exception]  # by name; the error if it has no plan
 
 
 def names_of(word: str) -> list[str] | None:
@@ -97,15 +93,9 @@ def run_file(
     finished = records.finished(out)
     if not isinstance(how.engine, Ray) and study.work == files.WORK:
         ours = (None, str(data_dir))  # another directory is named by the file itself
-        options.check_data(
-            (
-                name
-                for run in study.runs
-                if run.id not in finished and run.options["data.directory"] in ours
-                for name in studies.sources(run)
-            ),
-            data_dir,
-        )
+        missing = (run for run in study.runs if run.id not in finished)
+        read = [run for run in missing if run.options["data.directory"] in ours]
+        options.check_data((name for run in read for name in studies.sources(run)), data_dir)
     if dry_run:
         typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
         pick = planning.first(study.runs)
@@ -281,13 +271,12 @@ def catalogue() -> Iterator[str]:
         where = f"the paper's {study.paper}" if study.paper else "not in the paper"
         yield f"{name}: {study.title} ({where})"
         yield f"    {study.question}"
-        sizes = [
+        sizes = (
             f"{preset} {counted(len(plan.trials), 'trial')} + {counted(len(plan.runs), 'run')}"
             for preset, plan in plans.items()
-        ]
+        )
         yield f"    {'; '.join(sizes)}"
-    yield ""
-    yield "run one with: gflowout study run NAME --preset smoke --out results/smoke"
+    yield "\nrun one with: gflowout study run NAME --preset smoke --out results/smoke"
 
 
 def _kind(run: Run) -> Kind:

@@ -94,14 +94,8 @@ def train(
     """
     if out is None and not dry_run:
         raise typer.BadParameter("is needed, unless with --dry-run", param_hint="--out")
-    given = {
-        "data.source": data,
-        "data.directory": data_dir,
-        "method.name": method,
-        "backbone.name": backbone,
-        "fit.epochs": epochs,
-        "seed": seed,
-    }
+    given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs, "seed": seed}
+    given |= {"method.name": method, "backbone.name": backbone}
     with _explained(out):
         from gflowout.app import config as configs
         from gflowout.app import run, sources
@@ -130,8 +124,7 @@ def train(
             task=task,
             loggers="tensorboard" if tensorboard else (),
         )
-        first = os.environ.get("LOCAL_RANK", "0") == "0"
-        if first and not quiet:
+        if os.environ.get("LOCAL_RANK", "0") == "0" and not quiet:
             output.show_training(trained, task.notes)
 
 

@@ -1,7 +1,4 @@
-"""What the commands on one model print: plans, tables, progress.
-
-Commands import this module when they run: what it imports takes seconds.
-"""
+"""What the commands on one model print; slow to import, so commands import it when they run."""
 
 from __future__ import annotations
 

@@ -48,10 +48,7 @@ def among(group: dist.ProcessGroup | None) -> Iterator[None]:
     """Agree with the processes of a group only, inside ``with``; with ``None``, with no other.
 
     For models that do not train on all processes: one that has a ``process_group`` of its own, or a
-    different one on every rank.
-
-    Args:
-        group: As made by ``torch.distributed.new_group``; this process must be in it.
+    different one on every rank. This process must be in the group.
 
     Examples:
         >>> with among(None):
@@ -85,10 +82,8 @@ def mean(values: Tensor, count: int) -> Tensor:
 
     .. math:: \frac{\sum_r n_r v_r}{\sum_r n_r}
 
-    Args:
-        values: Means over ``count`` examples of this process, of any shape that all processes have;
-            the result has no gradient.
-        count: Number of examples; it may differ between processes.
+    ``values`` are means over ``count`` examples of this process, of a shape that all processes
+    have; ``count`` may differ between them. The result has no gradient.
 
     Examples:
         >>> mean(torch.tensor([1.0, 2.0]), 8)
@@ -107,11 +102,8 @@ def weight(count: int, device: torch.device | str = "cpu") -> float:
     """Return what this process's loss must be multiplied with if parts differ in size.
 
     Gradients are averaged over processes, each counting the same; a loss that is a mean over
-    ``count`` examples must count in proportion to them. 1 if all parts are equal.
-
-    Args:
-        count: Number of examples of this process in this step.
-        device: Where the processes' backend works: the GPU of this process with NCCL.
+    ``count`` examples must count in proportion to them. 1 if all parts are equal. ``device`` is
+    where the processes' backend works: the GPU of this process with NCCL.
 
     Examples:
         >>> weight(32)

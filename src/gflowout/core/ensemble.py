@@ -51,8 +51,8 @@ class EnsembleLosses(Losses):
 class Ensemble(nn.Module):
     """Several models of the same task, whose samples are pooled.
 
-    Members are ordinary models, trained side by side through the ensemble or one after the other
-    on their own. Every member must have weights of its own.
+    Members are ordinary models, trained side by side through the ensemble as in the example, or one
+    after the other on their own. Every member must have weights of its own.
 
     Args:
         members: Models from :func:`gflowout.wrap`, of any methods; or bare modules, which become
@@ -72,13 +72,8 @@ class Ensemble(nn.Module):
         >>> nets = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)) for _ in range(5)]
         >>> ensemble = gfo.Ensemble(nets, likelihood=gfo.Categorical(3), example=(x[:2],))
         >>> optimizer = torch.optim.Adam(ensemble.parameter_groups(lr=1e-2))
-        >>> ensemble(x, y=y).total.backward()  # side by side
+        >>> ensemble(x, y=y).total.backward()
         >>> optimizer.step()
-        >>> for member in ensemble.members:  # or one after the other
-        ...     alone = torch.optim.Adam(member.parameter_groups(lr=1e-2))
-        ...     alone.zero_grad()
-        ...     member(x, y=y).total.backward()
-        ...     alone.step()
         >>> ensemble.predict(x).mutual_information().shape
         torch.Size([8])
     """
@@ -209,9 +204,6 @@ class Ensemble(nn.Module):
                 ``Predictive.masks``. This and ``return_masks`` need members of the same sites.
             return_masks: Keep the masks in the result.
             **kwargs: Keyword arguments of the backbones.
-
-        Returns:
-            Samples, their mean and uncertainty scores.
         """
         if masks is not None or return_masks:
             check_same_sites(self.members)

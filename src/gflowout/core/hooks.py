@@ -24,15 +24,10 @@ _FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttenti
 
 
 class MaskedBackbone:
-    """A view of a backbone that asks for a mask at every site.
+    """A view of a backbone that asks for a mask at every site; the backbone does not change.
 
-    Args:
-        backbone: The module that holds the sites; it does not change.
-        sites: In execution order.
-        whole: Whether all modules of the view are copies, which may be changed further.
-
-    Attributes:
-        view: The module to call; see :meth:`__call__` for passes under masks.
+    ``sites`` are in execution order. With ``whole``, all modules of ``view`` are copies, which may
+    be changed further.
     """
 
     def __init__(self, backbone: nn.Module, sites: Sequence[Site], whole: bool = False) -> None:
@@ -65,12 +60,8 @@ class MaskedBackbone:
     ) -> Any:
         """Run the backbone with the masks that ``visit`` gives for the sites' activations.
 
-        Args:
-            args: Positional arguments of the backbone.
-            kwargs: Keyword arguments of the backbone.
-            visit: Gives the mask for a site's activation.
-            copies: Copies of the batch that the pass is over.
-            parting: Whether these part at the first site, up to which a single one serves all.
+        The pass is over ``copies`` copies of the batch; with ``parting`` they part at the first
+        site, up to which a single one serves all.
         """
         self._pass.start(visit, copies, parting)
         self._shared.ready()
@@ -157,7 +148,13 @@ class _Pass:
     def _apply(self, index: int, activation: Tensor, mask: Tensor) -> Tensor:
         parting = self._parting and index == 0
         lazy = parting and not torch.is_grad_enabled() and self._read_by_linear[index]
-        return self._sites[index].apply(activation, mask, self._copies, parting, lazy)
+        site = self._sites[index]
+        try:
+            return site.apply(activation, mask, self._copies, parting, lazy)
+        except Exception:  # PyTorch's message names neither the site nor the mask
+            rows = activation.shape[site.batch_axis] * (self._copies if parting else 1)
+            site.check_mask(mask, rows, self._copies)
+            raise
 
 
 def _read_by_linear(backbone: nn.Module, site: Site) -> bool:

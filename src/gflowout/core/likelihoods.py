@@ -1,8 +1,4 @@
-"""Likelihoods: what the backbone's output says about a label, p(y | output).
-
-Each checks labels up front, scores them, encodes them for the mask posterior and turns outputs
-into what a user reads: probabilities, or means and variances.
-"""
+"""Likelihoods: what the backbone's output says about a label, p(y | output)."""
 
 from __future__ import annotations
 

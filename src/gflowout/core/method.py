@@ -53,10 +53,8 @@ class Losses:
 
     Examples:
         >>> import gflowout as gfo
-        >>> x, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
-        >>> model = gfo.wrap(
-        ...     nn.Linear(8, 3), "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,)
-        ... )
+        >>> net, x, y = nn.Linear(8, 3), torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,))
         >>> losses = model(x, y=y)
         >>> losses.total.backward()
         >>> [list(mask.shape) for mask in losses.masks]
@@ -165,12 +163,8 @@ class Method(nn.Module):
     def draw_ahead(self, trajectory: Trajectory) -> list[Tensor] | None:
         """Draw the masks of all sites before a prediction's first pass, if nothing else is needed.
 
-        Args:
-            trajectory: Of all draws of the prediction.
-
-        Returns:
-            What :meth:`draw` would draw, [draws, units] per site, one row for each copy of the
-            batch; ``None`` where masks depend on the batch.
+        ``trajectory`` is that of all draws. The result is what :meth:`draw` would draw, [draws,
+        units] per site, one row for each copy of the batch; ``None`` where masks depend on it.
         """
         return None
 
@@ -183,9 +177,6 @@ class Method(nn.Module):
 
         It does in train mode, with gradient, on masks that the method draws. In all other passes a
         process may be the only one to run: agreement would wait for the others for ever.
-
-        Args:
-            trajectory: Of the pass.
         """
         learning = self.training and torch.is_grad_enabled() and trajectory.given is None
         return learning and distributed.active()

@@ -140,9 +140,6 @@ class MaskedModel(nn.Module):
                 ``Predictive.masks``.
             return_masks: Keep the masks in the result.
             **kwargs: Keyword arguments of the backbone.
-
-        Returns:
-            Samples, their mean and uncertainty scores.
         """
         if "y" in kwargs:
             raise TypeError("predict takes no labels: y is for training passes, model(x, y=labels)")

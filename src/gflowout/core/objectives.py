@@ -1,7 +1,7 @@
 """Trajectory balance and its relatives, as pure functions of log-probabilities.
 
 All inputs are one number per trajectory. Shapes must agree exactly: a [batch, 1] tensor beside a
-[batch] one would broadcast to [batch, batch] without a word, so it is an error here.
+[batch] one would silently broadcast to [batch, batch], so it is an error here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Optional dependencies: a missing one says what to install.
-
-The core needs torch and safetensors only. Whatever needs more asks for it here.
-"""
+"""Optional dependencies: a missing one says what to install."""
 
 from __future__ import annotations
 

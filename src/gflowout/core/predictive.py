@@ -1,7 +1,4 @@
-"""The result of a prediction: samples, their mean, and uncertainty scores as methods.
-
-The scores themselves are pure functions in :mod:`gflowout.uncertainty`.
-"""
+"""The result of a prediction: samples, their mean, and uncertainty scores as methods."""
 
 from __future__ import annotations
 

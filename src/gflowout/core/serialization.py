@@ -57,15 +57,10 @@ def save(
     Examples:
         >>> import tempfile
         >>> import gflowout as gfo
-        >>> def build():
-        ...     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> x = torch.randn(5, 4)
-        >>> model = gfo.wrap(build(), "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
+        >>> net, x = nn.Linear(4, 3), torch.zeros(2, 4)
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     gfo.save(model, f"{folder}/model.safetensors")
-        ...     loaded = gfo.load(f"{folder}/model.safetensors", build())
-        >>> torch.equal(loaded.predict(x).mean, model.predict(x).mean)
-        True
+        ...     gfo.save(model, f"{folder}/model.safetensors")  # see load for the way back
     """
     if not isinstance(model, MaskedModel | Ensemble):
         raise TypeError(
@@ -124,13 +119,12 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
 
     Examples:
         >>> import tempfile
-        >>> from pathlib import Path
         >>> import gflowout as gfo
-        >>> net, x = torch.nn.Linear(4, 3), torch.zeros(2, 4)
+        >>> net, x = nn.Linear(4, 3), torch.randn(2, 4)
         >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=(x,))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     gfo.save(model, Path(folder) / "model.safetensors")
-        ...     again = gfo.load(Path(folder) / "model.safetensors", torch.nn.Linear(4, 3))
+        ...     gfo.save(model, f"{folder}/model.safetensors")
+        ...     again = gfo.load(f"{folder}/model.safetensors", nn.Linear(4, 3))
         >>> torch.equal(again.predict(x).mean, model.predict(x).mean)
         True
     """
@@ -318,8 +312,15 @@ def _parts_of(
     where: str, config: dict[str, Any]
 ) -> tuple[type[Method], list[Site], Likelihood, CallSpec, Any]:
     """Method, sites, likelihood, call and options of a model: each checks the values it takes."""
+    name = config.get("method")
+    if isinstance(name, str) and name not in METHODS:
+        raise ValueError(
+            f"{where} was saved with method {name!r}, which is not registered: if it is your own, "
+            f"set gflowout.methods.METHODS[{name!r}] to its class before you load; registered are "
+            f"{', '.join(map(repr, METHODS))}"
+        )
     try:
-        method = METHODS[checks.choice("method", config["method"], METHODS)]
+        method = METHODS[checks.choice("method", name, METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])

@@ -189,6 +189,33 @@ class Site:
                 f"axes with {what}, as in `example`"
             )
 
+    def check_mask(self, mask: Any, rows: int, copies: int) -> None:
+        """Raise an error if a mask that a method drew is none that :meth:`apply` takes.
+
+        Args:
+            mask: What the method's ``draw`` returned.
+            rows: Examples in all copies of the batch together.
+            copies: Copies of the batch.
+
+        Examples:
+            >>> Site("fc", units=2, axis=1, rank=2).check_mask(torch.ones(4, 2), 8, 2)
+            Traceback (most recent call last):
+                ...
+            ValueError: the method drew a mask of shape [4, 2] for site 'fc', which has 2 units: ...
+        """
+        if not isinstance(mask, Tensor):
+            raise TypeError(
+                f"the method's draw must return a tensor for site {self.name!r}, got {mask!r}"
+            )
+        counts = sorted({1, copies, rows})
+        if mask.dim() != 2 or mask.shape[1] != self.units or mask.shape[0] not in counts:
+            raise ValueError(
+                f"the method drew a mask of shape {list(mask.shape)} for site {self.name!r}, which "
+                f"has {self.units} units: it must be [rows, {self.units}] with rows one of "
+                f"{', '.join(map(str, counts))} (for all examples, for each copy of the batch, for "
+                "each example of every copy); trajectory.noise gives numbers of that many rows"
+            )
+
 
 def input_size(module: nn.Module) -> int | None:
     """Features or channels that a linear or convolutional layer reads; ``None`` for all others."""

@@ -17,13 +17,10 @@ from gflowout.core import checks
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of the average distribution, ``H[mean of p_s]``: total uncertainty.
+    """Entropy of the average distribution, ``H[mean of p_s]``: total uncertainty in nats, [...].
 
     Args:
         probabilities: [samples, ..., classes].
-
-    Returns:
-        [...], in nats.
 
     Examples:
         >>> predictive_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -33,13 +30,10 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def expected_entropy(probabilities: Tensor) -> Tensor:
-    """Average entropy of the distributions, ``mean of H[p_s]``: noise in the data.
+    """Average entropy of the distributions, ``mean of H[p_s]``: noise in the data in nats, [...].
 
     Args:
         probabilities: [samples, ..., classes].
-
-    Returns:
-        [...], in nats.
 
     Examples:
         >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -49,13 +43,10 @@ def expected_entropy(probabilities: Tensor) -> Tensor:
 
 
 def mutual_information(probabilities: Tensor) -> Tensor:
-    """Predictive minus expected entropy: how much the masks disagree, never negative.
+    """Predictive minus expected entropy: how much the masks disagree in nats, >= 0, [...].
 
     Args:
         probabilities: [samples, ..., classes].
-
-    Returns:
-        [...], in nats.
 
     Examples:
         >>> mutual_information(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -66,13 +57,10 @@ def mutual_information(probabilities: Tensor) -> Tensor:
 
 
 def variance(probabilities: Tensor) -> Tensor:
-    """Variance of the probabilities between samples, summed over classes.
+    """Variance of the probabilities between samples, summed over classes, [...].
 
     Args:
         probabilities: [samples, ..., classes].
-
-    Returns:
-        [...].
 
     Examples:
         >>> variance(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -82,13 +70,10 @@ def variance(probabilities: Tensor) -> Tensor:
 
 
 def max_probability(probabilities: Tensor) -> Tensor:
-    """Largest average probability: confidence in the predicted class.
+    """Largest average probability: confidence in the predicted class, [...].
 
     Args:
         probabilities: [samples, ..., classes].
-
-    Returns:
-        [...].
 
     Examples:
         >>> max_probability(torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]]))
@@ -98,14 +83,11 @@ def max_probability(probabilities: Tensor) -> Tensor:
 
 
 def dempster_shafer(logits: Tensor, combine: Literal["logits", "draws"] = "logits") -> Tensor:
-    """Dempster-Shafer uncertainty (Sensoy et al. 2018): ``K / (K + sum of exp(l_k))``.
+    """Dempster-Shafer score (Sensoy et al. 2018), 0 to 1: ``K / (K + sum of exp(l_k))``, [...].
 
     Args:
         logits: [samples, ..., classes].
         combine: ``"logits"`` scores the mean logits; ``"draws"`` averages the score over draws.
-
-    Returns:
-        [...], between 0 and 1.
 
     Examples:
         >>> dempster_shafer(torch.zeros(1, 1, 4))
@@ -160,15 +142,12 @@ def total_variance(means: Tensor, variances: Tensor) -> Tensor:
 
 
 def gaussian_mixture_quantile(means: Tensor, variances: Tensor, probability: float) -> Tensor:
-    """Quantile of an equally weighted mixture of Gaussians, by bisection on its CDF.
+    """Quantile of an equally weighted mixture of Gaussians, by bisection on its CDF, [...].
 
     Args:
         means: [samples, ...].
         variances: [samples, ...].
         probability: Between 0 and 1, both excluded.
-
-    Returns:
-        [...].
 
     Examples:
         >>> gaussian_mixture_quantile(torch.zeros(1, 1), torch.ones(1, 1), 0.975)

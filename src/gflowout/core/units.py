@@ -1,8 +1,4 @@
-"""What one unit of a site is: a feature, a group of features, a pixel, a patch, a token.
-
-:class:`Units` is what a user says of a site, :class:`Layout` what it means for an activation of
-known shape.
-"""
+"""What one unit of a site is: a feature, a group of features, a pixel, a patch, a token."""
 
 from __future__ import annotations
 
@@ -82,7 +78,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Layout:
-    """The unit of every element of an activation.
+    """The unit of every element of an activation: what :class:`Units` means for a known shape.
 
     Attributes:
         axes: Of the activation, in rising order.

@@ -33,14 +33,9 @@ class View:
     """A module whose parts can be changed without changing the module.
 
     Parts that are to change, and all modules that hold them, are copied shallowly: parameters and
-    buffers stay the same tensors. All other parts are the module's own.
-
-    Args:
-        module: To be viewed; a view will do.
-        changes: Those of its modules that are to be changed.
-
-    Attributes:
-        root: Stands for ``module``; it is ``module`` if nothing is to change.
+    buffers stay the same tensors. All other parts are the module's own. ``changes`` are the modules
+    inside ``module``, which may be a view, that are to be changed. ``root`` stands for ``module``,
+    and is ``module`` if nothing is to change.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
@@ -64,9 +59,9 @@ class View:
         self._before: list[dict[str, Any]] = []
 
     def _visit(self, module: nn.Module) -> nn.Module:
-        known = self._views.get(module)
-        if known is not None:
-            return known
+        view = self._views.get(module)
+        if view is not None:
+            return view
         self._views[module] = module
         if isinstance(module, torch.jit.ScriptModule):
             if not self._changes.isdisjoint(module.modules()):

@@ -1,8 +1,4 @@
-"""``wrap``: any ``nn.Module`` with masks at its sites, as an ``nn.Module`` of the same use.
-
-Arguments are checked here, and the example call is made; what comes out is a
-:class:`~gflowout.core.model.MaskedModel`.
-"""
+"""Give any ``nn.Module`` masks at its sites: arguments are checked and the example call is made."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def wrap(
     validate: bool = True,
     **options: Any,
 ) -> MaskedModel:
-    """Give a module masks at its sites and a way to learn and draw them.
+    """Wrap a module: the result is called like it, and learns and draws masks at its sites.
 
     Args:
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
@@ -57,14 +53,9 @@ def wrap(
             ``"id-gflowout"``, for those that find which inputs matter.
         validate: Check the values of labels, inputs and outputs in every pass. Costs a few
             microseconds, and a synchronisation on accelerators.
-        **options: Options of the method. ``"gflowout"``: ``temperature``, ``epsilon``, ``beta``,
-            ``prior_keep``, ``rescale``, ``hidden``, ``log_z``, ``draws``, ``blocks``;
-            ``"id-gflowout"`` also ``group_size`` and ``train_size``; ``"mc"``: ``rate``,
-            ``rescale``. Each is described, with its default, in the ``Options`` class of
-            its method, ``gflowout.methods.METHODS["gflowout"].Options``.
-
-    Returns:
-        A module that is called like the backbone.
+        **options: Options of the method, such as ``prior_keep``. Each is described, with its
+            default, in the ``Options`` class of the method,
+            ``gflowout.methods.METHODS["gflowout"].Options``.
 
     Examples:
         >>> import torch

@@ -1,7 +1,4 @@
-"""Batches of tensors in memory, in an order that depends on a seed and the epoch.
-
-No workers and no collating: one ``index_select`` per tensor and batch.
-"""
+"""Batches of tensors in memory, in an order that depends on a seed and the epoch."""
 
 from __future__ import annotations
 

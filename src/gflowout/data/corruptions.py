@@ -23,7 +23,6 @@ KINDS = ("snow", "frost", "gaussian_noise")
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-_GREY = (0.299, 0.587, 0.114)
 _BLOCK = 64  # images that share a generator and are processed at once
 
 
@@ -155,28 +154,14 @@ def corrupt(
 
 
 def apply_gaussian_noise(images: Tensor, normal: Tensor, scale: float) -> Tensor:
-    """Add standard normal numbers n, of the images' shape: clip(x + scale n), with x in [0, 1].
-
-    Examples:
-        >>> pixel = torch.tensor([[[[100, 250]]]], dtype=torch.uint8)
-        >>> apply_gaussian_noise(pixel, torch.ones(1, 1, 1, 2), 0.1)
-        tensor([[[[125, 255]]]], dtype=torch.uint8)
-    """
+    """Add standard normal numbers n, of the images' shape: clip(x + scale n), with x in [0, 1]."""
     noisy = (images.double() / 255 + scale * normal.double()).clamp_(0, 1)
     return (noisy * 255).to(torch.uint8)
 
 
 def apply_frost(images: Tensor, frost: Tensor, keep: float, cover: float) -> Tensor:
-    """Blend images x with crops of the overlays, uint8 [N, 3, H, W]: clip(keep x + cover frost).
-
-    Examples:
-        >>> pixel = torch.tensor([[[[100]]]], dtype=torch.uint8)
-        >>> apply_frost(pixel, torch.full((1, 3, 1, 1), 200, dtype=torch.uint8), 0.75, 0.45)
-        tensor([[[[165]]]], dtype=torch.uint8)
-    """
-    layer = frost.double()
-    if images.shape[1] == 1:
-        layer = _grey(layer)
+    """Blend images x with crops of the overlays, uint8 [N, 3, H, W]: clip(keep x + cover frost)."""
+    layer = _grey(frost.double()) if images.shape[1] == 1 else frost.double()
     return (keep * images.double() + cover * layer).clamp_(0, 255).to(torch.uint8)
 
 
@@ -185,11 +170,6 @@ def apply_snow(images: Tensor, layer: Tensor, keep: float) -> Tensor:
 
     With x and the layer [N, H, W] in [0, 1]:
     clip(keep x + (1 - keep) max(x, 1.5 grey(x) + 0.5) + layer + turned layer).
-
-    Examples:
-        >>> pixel = torch.tensor([[[[102]]]], dtype=torch.uint8)
-        >>> apply_snow(pixel, torch.zeros(1, 1, 1), 0.5)  # (0.4 + 1.1) / 2
-        tensor([[[[191]]]], dtype=torch.uint8)
     """
     x = images.float() / 255  # single precision, as published: it decides the truncation
     x = keep * x + (1 - keep) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
@@ -220,12 +200,6 @@ def motion_blur(layers: Tensor, angle: Tensor, radius: int, sigma: float) -> Ten
 
     The mean of the pixels at :math:`i (\cos a, \sin a)`, rounded, for i = 0 .. 2 radius, with
     weights :math:`\propto \exp(-i^2 / 2 \sigma^2)`. Beyond the border, the border pixel is read.
-
-    Examples:
-        >>> point = torch.zeros(1, 1, 4, dtype=torch.float64)
-        >>> point[..., 3] = 1
-        >>> motion_blur(point, torch.tensor([0.0]), 1, 1.0)[0, 0]
-        tensor([0.0000, 0.0777, 0.4259, 1.0000], dtype=torch.float64)
     """
     count, height, width = layers.shape
     taps = torch.arange(2 * radius + 1, dtype=torch.float64)
@@ -234,8 +208,7 @@ def motion_blur(layers: Tensor, angle: Tensor, radius: int, sigma: float) -> Ten
     radians = torch.deg2rad(angle.double())[:, None]
     down = torch.ceil(taps * radians.sin() - 0.5).long()
     right = torch.ceil(taps * radians.cos() - 0.5).long()
-    rows = torch.arange(height)
-    columns = torch.arange(width)
+    rows, columns = torch.arange(height), torch.arange(width)
     flat = layers.reshape(count, -1)
     blurred = torch.zeros_like(flat)
     for tap, weight in enumerate(kernel.tolist()):
@@ -250,4 +223,4 @@ def _grey(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
-    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -161,7 +161,7 @@ def _fetch(
         checksum = store.published_checksum(download)
         if complete.exists() and store.matches(complete, checksum):
             return complete
-        Resuming(partial, bar(download.filename))(download.url, complete)
+        resume(download.url, complete, partial, bar(download.filename))
     except DataError as error:
         put = f"put {'the files in it' if download.unpack else 'it'} into {folder}"
         elsewhere = f"Without a network, fetch {download.filename} elsewhere and {put}"
@@ -275,91 +275,86 @@ def _bars(progress: bool) -> Iterator[Bars]:
         yield bar
 
 
-class Resuming:
-    """A downloader that resumes where it stopped.
+def resume(url: str, target: Path, partial: Path, progress: Progress) -> None:
+    """Download ``url`` to ``target``, starting from where the last attempt stopped.
 
-    The bytes received so far stay in a partial file; ``<name>.json`` beside it notes the version
-    of the file. The next attempt asks the server for the rest only, and only if the file on the
-    server is still the same. ``progress`` is called with the number of bytes received and the
+    The bytes received so far stay in the file ``partial``; ``<name>.json`` beside it notes the
+    version of the file. The next attempt asks the server for the rest only, and only if the file on
+    the server is still the same. ``progress`` is called with the number of bytes received and the
     total, ``None`` if not known.
     """
+    requests = require("requests", extra="data", purpose="downloading data")
+    urllib3 = require("urllib3", extra="data", purpose="downloading data")
+    lost = (requests.RequestException, urllib3.exceptions.HTTPError, _CutError)
+    notes = partial.with_name(partial.name + ".json")
+    failures, furthest = 0, _size(partial)
+    with requests.Session() as session:
+        while True:
+            try:
+                _attempt(session, url, partial, notes, progress)
+                break
+            except lost as error:
+                # Only new bytes count as progress, or a server that cannot resume and always cuts
+                # the connection would keep us here for ever.
+                kept = _size(partial)
+                failures = 1 if kept > furthest else failures + 1
+                furthest = max(furthest, kept)
+                if failures >= TRIES:
+                    cause = f"no connection, or it broke {TRIES} times ({_reason(error)})"
+                    again = f"; {kept:,} bytes are kept, run it again to go on" if kept else ""
+                    raise DataError(f"{url}: {cause}{again}") from error
+                time.sleep(PAUSE * 2 ** (failures - 1))
+    os.replace(partial, target)
+    _delete(notes)
 
-    def __init__(self, partial: Path, progress: Progress | None = None) -> None:
-        self.partial = partial
-        self._notes = partial.with_name(partial.name + ".json")
-        self._progress = progress or (lambda done, total: None)
 
-    def __call__(self, url: str, target: Path) -> None:
-        """Download ``url``, then move the file to ``target``; the partial file stays on errors."""
-        requests = require("requests", extra="data", purpose="downloading data")
-        urllib3 = require("urllib3", extra="data", purpose="downloading data")
-        lost = (requests.RequestException, urllib3.exceptions.HTTPError, _CutError)
-        failures, furthest = 0, _size(self.partial)
-        with requests.Session() as session:
-            while True:
-                try:
-                    self._attempt(session, url)
-                    break
-                except lost as error:
-                    # Only new bytes count as progress, or a server that cannot resume and
-                    # always cuts the connection would keep us here for ever.
-                    kept = _size(self.partial)
-                    failures = 1 if kept > furthest else failures + 1
-                    furthest = max(furthest, kept)
-                    if failures >= TRIES:
-                        cause = f"no connection, or it broke {TRIES} times ({_reason(error)})"
-                        again = f"; {kept:,} bytes are kept, run it again to go on" if kept else ""
-                        raise DataError(f"{url}: {cause}{again}") from error
-                    time.sleep(PAUSE * 2 ** (failures - 1))
-        os.replace(self.partial, target)
-        _delete(self._notes)
+def _attempt(session: Any, url: str, partial: Path, notes: Path, progress: Progress) -> None:
+    """Ask the server once for the rest of a file."""
+    have, noted = _size(partial), _read_notes(notes, url)
+    if have and noted.get("total") == have:
+        return
+    headers = {"Accept-Encoding": "identity"}  # a compressed copy could not be resumed
+    if have:
+        headers["Range"] = f"bytes={have}-"
+        if noted.get("validator"):
+            headers["If-Range"] = noted["validator"]
+    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        status = response.status_code
+        answer = f"the server answered {status} {response.reason}"
+        if status in _PASSING:
+            raise _CutError(answer)
+        if status == 416:  # more is here than there: another file
+            _delete(partial, notes)
+            raise _CutError("the server has a shorter file than what was kept")
+        if status >= 400:
+            raise DataError(f"{url}: {answer}")
+        start, total = _range(response)
+        changed = noted.get("total") not in (None, total)
+        if status == 206 and (changed or start != have):
+            _delete(partial, notes)
+            raise _CutError("the server sent a part of something else")
+        if status != 206:
+            have = 0
+        tag = response.headers.get("ETag", "W/")  # a weak one cannot be used with If-Range
+        version = response.headers.get("Last-Modified") if tag.startswith("W/") else tag
+        notes.write_text(json.dumps({"url": url, "validator": version, "total": total}))
+        progress(have, total)
+        with partial.open("ab" if have else "wb") as file:
+            # Undecoded: some servers call a .gz file an encoding, and it must stay one.
+            for piece in response.raw.stream(_PIECE, decode_content=False):
+                file.write(piece)
+                have += len(piece)
+                progress(have, total)
+    if total is not None and have != total:
+        raise _CutError(f"{have} of {total} bytes came")
 
-    def _attempt(self, session: Any, url: str) -> None:
-        have, notes = _size(self.partial), self._noted(url)
-        if have and notes.get("total") == have:
-            return
-        headers = {"Accept-Encoding": "identity"}  # a compressed copy could not be resumed
-        if have:
-            headers["Range"] = f"bytes={have}-"
-            if notes.get("validator"):
-                headers["If-Range"] = notes["validator"]
-        with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            status = response.status_code
-            answer = f"the server answered {status} {response.reason}"
-            if status in _PASSING:
-                raise _CutError(answer)
-            if status == 416:  # more is here than there: another file
-                _delete(self.partial, self._notes)
-                raise _CutError("the server has a shorter file than what was kept")
-            if status >= 400:
-                raise DataError(f"{url}: {answer}")
-            start, total = _range(response)
-            changed = notes.get("total") not in (None, total)
-            if status == 206 and (changed or start != have):
-                _delete(self.partial, self._notes)
-                raise _CutError("the server sent a part of something else")
-            if status != 206:
-                have = 0
-            tag = response.headers.get("ETag", "W/")  # a weak one cannot be used with If-Range
-            version = response.headers.get("Last-Modified") if tag.startswith("W/") else tag
-            notes = {"url": url, "validator": version, "total": total}
-            self._notes.write_text(json.dumps(notes))
-            self._progress(have, total)
-            with self.partial.open("ab" if have else "wb") as file:
-                # Undecoded: some servers call a .gz file an encoding, and it must stay one.
-                for piece in response.raw.stream(_PIECE, decode_content=False):
-                    file.write(piece)
-                    have += len(piece)
-                    self._progress(have, total)
-        if total is not None and have != total:
-            raise _CutError(f"{have} of {total} bytes came")
 
-    def _noted(self, url: str) -> dict[str, Any]:
-        try:
-            notes = json.loads(self._notes.read_text())
-        except (OSError, ValueError):
-            return {}
-        return notes if isinstance(notes, dict) and notes.get("url") == url else {}
+def _read_notes(path: Path, url: str) -> dict[str, Any]:
+    try:
+        notes = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return notes if isinstance(notes, dict) and notes.get("url") == url else {}
 
 
 class _CutError(Exception):

@@ -51,14 +51,7 @@ def unreadable(path: Path, error: OSError) -> DataError:
 
 
 def check_images(name: str, value: Any) -> Tensor:
-    """Return ``value`` if it holds images, uint8 [N, C, H, W] with 1 or 3 channels.
-
-    Examples:
-        >>> check_images("images", torch.zeros(2, 28, 28, dtype=torch.uint8))
-        Traceback (most recent call last):
-            ...
-        ValueError: images must be uint8 [N, C, H, W] with C = 1 or 3, got uint8 [2, 28, 28]
-    """
+    """Return ``value`` if it holds images, uint8 [N, C, H, W] with 1 or 3 channels."""
     expected = "uint8 [N, C, H, W] with C = 1 or 3"
     images = check_tensor(name, value, expected)
     fits = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] in (1, 3)

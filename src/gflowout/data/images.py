@@ -1,8 +1,4 @@
-"""Image sets in memory, read from their published files.
-
-Readers of the formats idx (MNIST), pickle (CIFAR), MATLAB (SVHN) and .npy (CIFAR-10-C) come last;
-each raises :class:`DataError` for a damaged or unexpected file.
-"""
+"""Image sets in memory, read from their published files: idx, pickle, MATLAB and .npy."""
 
 from __future__ import annotations
 
@@ -268,10 +264,8 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
     pixels, labels = content["X"], content["y"]
     square = pixels.ndim == 4 and pixels.shape[:3] == (_SIDE, _SIDE, 3) and pixels.shape[3] > 0
     if not square or str(pixels.dtype) != "uint8":
-        shape = list(pixels.shape)
-        raise DataError(
-            f"{path}: X must be bytes of shape [32, 32, 3, N], got {pixels.dtype} {shape}"
-        )
+        got = f"{pixels.dtype} {list(pixels.shape)}"
+        raise DataError(f"{path}: X must be bytes of shape [32, 32, 3, N], got {got}")
     if labels.size != pixels.shape[3]:
         raise DataError(f"{path}: has {pixels.shape[3]} pictures and {labels.size} labels")
     if labels.dtype.kind not in "iuf" or bool((labels != labels.round()).any()):

@@ -92,11 +92,6 @@ def interpolation(positions: Tensor, size: int, mode: Mode = "linear") -> Tensor
     """Interpolation weights, float64 [out, size], of positions [out] in pixels of the input.
 
     Rows sum to one. Positions beyond the ends read the end pixel.
-
-    Examples:
-        >>> interpolation(torch.tensor([0.25, -1.0]), 3)
-        tensor([[0.7500, 0.2500, 0.0000],
-                [1.0000, 0.0000, 0.0000]], dtype=torch.float64)
     """
     positions = positions.double()
     base = positions.floor()
@@ -121,11 +116,6 @@ def resize(
     Pixel i of the output is read at (i + 1/2) step - 1/2. Shrinking does not average: pixels
     between two reading points are skipped, as in OpenCV. ``step`` is the number of input pixels per
     output pixel; by default the ratio of the sizes, per axis.
-
-    Examples:
-        >>> row = torch.tensor([[[0, 100, 200]]], dtype=torch.uint8)
-        >>> resize(row, (1, 6), mode="linear")
-        tensor([[[  0,  25,  75, 125, 175, 200]]], dtype=torch.uint8)
     """
     matrices = []
     for before, after in zip(image.shape[1:], size, strict=True):
@@ -142,10 +132,6 @@ def clipped_zoom(layers: Tensor, factor: float) -> Tensor:
 
     Corners are kept: of ``taken`` central pixels, pixel i of ``new`` is read at
     i (taken - 1) / (new - 1). The result is at least as large as the layers, float64 [N, H, W].
-
-    Examples:
-        >>> clipped_zoom(torch.arange(4.0, dtype=torch.float64).expand(1, 4, 4), 2.0)[0, 0]
-        tensor([1.0000, 1.3333, 1.6667, 2.0000], dtype=torch.float64)
     """
     if factor == 1:
         return layers

@@ -1,8 +1,4 @@
-"""Contact sheets of data sets: images with classes, corruptions, rotations, frost, questions.
-
-:func:`contact_sheet` chooses the examples of a data set; :func:`sheet` and :func:`blocks` draw
-them with Pillow.
-"""
+"""Contact sheets of data sets: images with classes, corruptions, rotations, frost, questions."""
 
 from __future__ import annotations
 
@@ -181,7 +177,7 @@ def _questions(
     from gflowout.data import vqa
 
     source = vqa.SOURCES[name]
-    folder = source.find(data_dir)
+    folder = store.find(name, data_dir)
     if name == "vqa-v2":
         raise DataError(f"{folder}: VQA v2 is read as features of regions, not as pictures")
     split = checks.choice("split", split or source.evaluation, source.splits)

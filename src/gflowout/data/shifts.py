@@ -14,13 +14,7 @@ _ROWS = 64  # rows of features that are processed at once
 
 
 def draw_angles(count: int, *, seed: int, low: float = 0, high: float = 360) -> Tensor:
-    """Draw the angles of :func:`rotate`, in degrees and uniform in [low, high), float64 [count].
-
-    Examples:
-        >>> angles = draw_angles(1000, seed=0, low=-30, high=30)
-        >>> bool(angles.abs().max() <= 30)
-        True
-    """
+    """Draw the angles of :func:`rotate`, in degrees and uniform in [low, high), float64 [count]."""
     checks.integer("count", count, low=0)
     low = checks.number("low", low)
     high = checks.number("high", high, low=low)

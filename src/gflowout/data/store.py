@@ -225,17 +225,12 @@ def published_checksum(download: Download) -> str:
         raise DataError(f"{url}: no connection, so no checksums") from error
     if not response.ok:
         raise DataError(f"{url}: the server answered {response.status_code} {response.reason}")
-    sums = parse_sums(response.text)
+    lines = (_SUM.fullmatch(line.strip()) for line in response.text.splitlines())
+    sums = {line[2].removeprefix("./"): line[1].lower() for line in lines if line}
     path = download.url.removeprefix(url.rpartition("/")[0] + "/")
     if path not in sums:
         raise DataError(f"{url}: does not list {path}")
     return f"sha256:{sums[path]}"
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    """SHA-256 by path, from a list that ``sha256sum`` wrote."""
-    matches = (_SUM.fullmatch(line.strip()) for line in text.splitlines())
-    return {match[2].removeprefix("./"): match[1].lower() for match in matches if match}
 
 
 def how_to_get(

@@ -1,8 +1,4 @@
-"""A wrapped model as one plain function of tensors, which can be traced into a file.
-
-Inputs, and a seed or masks, go in by name; samples, their mean and uncertainty come out. All draws
-are folded into one batch where the backbone allows it.
-"""
+"""A wrapped model as one plain function of named tensors, which can be traced into a file."""
 
 from __future__ import annotations
 
@@ -54,8 +50,9 @@ class ExportError(ValueError):
 class Deployed(nn.Module):
     """Predicts as ``model.predict`` does, as a function of named tensors alone.
 
-    Works on a copy in eval mode on the CPU; the model is not changed. Call it with keyword
-    arguments, like the file that is made of it: ``deployed(x=x, seed=torch.tensor(0))``.
+    Works on a copy in eval mode on the CPU; the model is not changed. All draws are folded into one
+    batch where the backbone allows it. Call it with keyword arguments, like the file that is made
+    of it: ``deployed(x=x, seed=torch.tensor(0))``.
 
     Args:
         model: From :func:`gflowout.wrap`, or an ensemble.
@@ -101,10 +98,9 @@ class Deployed(nn.Module):
         with torch.no_grad():
             copied = copy.deepcopy(model).cpu().requires_grad_(False)
             self.prepare = None if prepare is None else copy.deepcopy(prepare).cpu()
-        for part in (copied, self.prepare):
-            for module in () if part is None else part.modules():
-                module.training = False
         self.model = copied
+        for module in self.modules():
+            module.training = False
         counts = copied.allot(samples) if isinstance(copied, Ensemble) else [samples]
         self.counts = tuple(counts)
         self.samples = sum(counts)
@@ -130,9 +126,8 @@ class Deployed(nn.Module):
         self.example, self.batched = self._with_batch(readable, list(named))
         self._folds = [self._can_fold(member) for member in self.members]
         if masks:
-            rows = self.rows
             for name, site in zip(self.masks, self.members[0].sites, strict=True):
-                self.example[name] = torch.ones(self.samples, rows, site.units)
+                self.example[name] = torch.ones(self.samples, self.rows, site.units)
                 self.batched[name] = 1
         else:
             self.example[SEED] = torch.tensor(0)
@@ -158,16 +153,10 @@ class Deployed(nn.Module):
             return self.run(self.example)
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Predict.
+        """Predict ``mean``, ``samples`` and the scores of :class:`gflowout.Predictive`, by name.
 
         Args:
             inputs: By name, as in ``example``.
-
-        Returns:
-            Outputs by name: ``mean`` and ``samples``; for classes ``entropy``,
-            ``expected_entropy``, ``mutual_information``, ``max_probability``, ``dempster_shafer``
-            and ``variance``; for regression ``variance``, ``epistemic_variance`` and
-            ``aleatoric_variance``.
         """
         message = "all inputs must have the same number of rows"
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())

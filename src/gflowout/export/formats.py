@@ -106,21 +106,17 @@ def _onnx(deployed: Deployed, program: torch.export.ExportedProgram, text: str) 
         if isinstance(value, Tensor)
     }
     _check_size(sum(weights.values()))
+    # Named afterwards, because the exporter may give an inner value the name of an output.
+    renamed = {f"{name}{_OUTER}": name for name in deployed.answers}
     try:
         written = torch.onnx.export(
-            program,
-            input_names=list(deployed.example),
-            output_names=[f"{name}{_OUTER}" for name in deployed.answers],
-            dynamo=True,
-            verbose=False,
-            custom_translation_table=translations(),
-        )
+            program, dynamo=True, verbose=False, custom_translation_table=translations(),
+            input_names=list(deployed.example), output_names=list(renamed),
+        )  # fmt: skip
     except Exception as error:  # an operator that ONNX does not have
         raise ExportError(f"the model cannot be written as ONNX: {gist(error)}") from error
     assert written is not None
     model = written.model_proto
-    # Named here, because the exporter may give an inner value the name of an output.
-    renamed = {f"{name}{_OUTER}": name for name in deployed.answers}
     _rename(model.graph, renamed | {name: f"{name}{_INNER}" for name in deployed.answers})
     for value in (*model.graph.input, *model.graph.output):
         batch = deployed.batched.get(value.name, 1 if value.name == "samples" else 0)
@@ -191,9 +187,8 @@ def traced(deployed: Deployed, opaque: bool) -> torch.export.ExportedProgram:
     try:
         # When it fails, the tracer prints its graph: the error says enough.
         with torch.no_grad(), redirect_stderr(io.StringIO()):
-            program = torch.export.export(
-                deployed, (), kwargs=dict(deployed.example), dynamic_shapes=shapes
-            )
+            inputs = dict(deployed.example)
+            program = torch.export.export(deployed, (), kwargs=inputs, dynamic_shapes=shapes)
     except Exception as error:  # whatever the backbone does that cannot be traced
         raise ExportError(f"the model cannot be traced: {gist(error)}") from error
     finally:
@@ -260,8 +255,8 @@ def _by_values(text: str) -> str:
     where = f" ({place[1]}, line {place[2]})" if place else ""
     message = text.split("\n")[0].split(" (unhinted")[0].rstrip(".")
     return (
-        "the backbone decides by values of its inputs, which a traced file cannot do: take "
-        f"torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
+        "the backbone or the method decides by values of tensors, which a traced file cannot do: "
+        f"take torch.where instead of if, and tensors instead of int() or .item(){where}; PyTorch "
         f"says: {message}"
     )
 

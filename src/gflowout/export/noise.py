@@ -95,9 +95,7 @@ def fold(product: Any) -> Any:
     return (product & WORD) ^ (product >> 32)
 
 
-@torch.library.custom_op("gflowout::hashed", mutates_args=())
-def _hashed(seed: Tensor, rows: Tensor, first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    return hashed(seed, rows, first, second, columns)
+_hashed = torch.library.custom_op("gflowout::hashed", hashed, mutates_args=())
 
 
 @_hashed.register_fake
@@ -133,8 +131,7 @@ def translations() -> dict[Any, Any]:
         high = op.Div(op.Sub(seed, low), number(2**32))
         high = op.BitwiseAnd(high, word)
         keys = []
-        pairs = zip((first, second), SEEDS, DRAWS, strict=True)
-        for draws, seeds_tag, draws_tag in pairs:
+        for draws, seeds_tag, draws_tag in zip((first, second), SEEDS, DRAWS, strict=True):
             key = mixed(op.BitwiseXor(mixed(low, seeds_tag), high), seeds_tag)
             key = mixed(op.BitwiseXor(key, rows), seeds_tag)
             keys.append(mixed(op.BitwiseXor(key, draws), draws_tag))

@@ -22,17 +22,11 @@ _ROWS = 3  # of the call that a file is traced and checked with
 
 
 def export_run(trained: Trained, path: str | os.PathLike[str], **options: Any) -> Exported:
-    """Write a trained model of a run folder as one file.
+    """Write a trained model of a run folder, from :func:`gflowout.app.run.load`, as one file.
 
-    Args:
-        trained: From :func:`gflowout.app.run.load`.
-        path: Where to.
-        **options: Those of :func:`gflowout.export.export`, but ``prepare``, ``scale`` and
-            ``metadata``, which follow from the run.
-
-    Returns:
-        What was written. The metadata has ``source``, ``target`` (name, classes) and, for tables,
-        ``columns`` with the levels whose places are the codes of names.
+    ``options`` are those of :func:`gflowout.export.export`, but ``prepare``, ``scale`` and
+    ``metadata``, which follow from the run: the metadata has ``source``, ``target`` (name, classes)
+    and, for tables, ``columns`` with the levels whose places are the codes of names.
     """
     problem, target = trained.problem, trained.problem.target
     prepare, example = prepared(problem)

@@ -39,9 +39,8 @@ class Port(NamedTuple):
         shape: Sizes; ``"batch"`` for the one that may be any from 1 on.
 
     Examples:
-        >>> port = Port("mean", "float32", ["batch", 10])
-        >>> port.name, port.shape
-        ('mean', ['batch', 10])
+        >>> Port("mean", "float32", ["batch", 10]).shape
+        ['batch', 10]
     """
 
     name: str
@@ -63,17 +62,9 @@ class Exported:
         metadata: That of the file, see :func:`read_metadata`.
 
     Examples:
-        >>> import tempfile
-        >>> import gflowout as gfo
-        >>> x = torch.randn(5, 4)
-        >>> net = nn.Linear(4, 3)
-        >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     done = export(model, f"{folder}/model.pt2", (x,), format="torch-export")
-        >>> done.inputs[0]
-        Port(name='input', dtype='float32', shape=['batch', 4])
-        >>> done.difference < 1e-5, done.metadata["samples"]
-        (True, 20)
+        >>> port = Port("input", "float32", ["batch", 4])
+        >>> Exported(Path("model.onnx"), "onnx", 9000, (port,), (), 1e-7, {}).inputs[0].shape
+        ['batch', 4]
     """
 
     path: Path
@@ -137,8 +128,10 @@ def export(
         >>> x = torch.randn(5, 4)
         >>> model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     done = export(model, f"{folder}/model.pt2", (x,), format="torch-export")
+        ...     done = export(model, f"{folder}/model.pt2", (x,))
         ...     program = torch.export.load(done.path).module()
+        >>> done.inputs[0]
+        Port(name='input', dtype='float32', shape=['batch', 4])
         >>> program(input=torch.randn(9, 4), seed=torch.tensor(0))["mean"].shape
         torch.Size([9, 3])
     """
@@ -160,10 +153,10 @@ def export(
         difference = _difference(deployed, content, format, tolerance) if check else None
     place(target, overwrite)  # a file may have appeared in the meantime
     atomic_io.write_file(target, lambda stream: stream.write(content))
-    inputs, outputs = (
-        tuple(Port(**port) for port in described[side]) for side in ("inputs", "outputs")
+    inputs, outputs = ([Port(**port) for port in described[side]] for side in ("inputs", "outputs"))
+    return Exported(
+        target, format, len(content), tuple(inputs), tuple(outputs), difference, described
     )
-    return Exported(target, format, len(content), inputs, outputs, difference, described)
 
 
 def _check_arguments(
@@ -214,18 +207,12 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
             }
             for member, count in zip(deployed.members, deployed.counts, strict=True)
         ],
-        "inputs": [
-            _port(name, value, deployed.batched.get(name))
-            for name, value in deployed.example.items()
-        ],
-        "outputs": [
-            _port(name, value, int(name == "samples")) for name, value in deployed.answers.items()
-        ],
+        "inputs": _ports(deployed.example, deployed.batched),
+        "outputs": _ports(deployed.answers, dict.fromkeys(deployed.answers, 0) | {"samples": 1}),
     }
     if not isinstance(more, Mapping):
         raise TypeError(f"metadata must be a mapping, got {type(more).__name__}")
-    taken = [name for name in more if name in own]
-    if taken:
+    if taken := [name for name in more if name in own]:
         raise ValueError(
             f"metadata must leave the file's own names alone, got {taken}; taken are {list(own)}"
         )
@@ -256,12 +243,10 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         >>> net = nn.Linear(4, 3)
         >>> model = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(3), example=(x,))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = f"{folder}/model.pt2"
-        ...     about = {"classes": ["cat", "dog", "owl"]}
-        ...     done = export(model, path, (x,), format="torch-export", metadata=about)
-        ...     about = read_metadata(path)
-        >>> about["likelihood"], about["samples"], about["classes"]
-        ({'name': 'Categorical', 'classes': 3}, 20, ['cat', 'dog', 'owl'])
+        ...     done = export(model, f"{folder}/model.pt2", (x,), metadata={"version": 7})
+        ...     about = read_metadata(done.path)
+        >>> about["likelihood"], about["samples"], about["version"]
+        ({'name': 'Categorical', 'classes': 3}, 20, 7)
     """
     path = Path(path)
     if not path.exists():
@@ -272,9 +257,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     if zipfile.is_zipfile(path):
         try:
             with zipfile.ZipFile(path) as archive:
-                names = [
-                    name for name in archive.namelist() if name.endswith(f"/extra/{formats.JSON}")
-                ]
+                ending = f"/extra/{formats.JSON}"
+                names = [name for name in archive.namelist() if name.endswith(ending)]
                 text = archive.read(names[0]) if names else None
         except zipfile.BadZipFile as error:
             raise ExportError(f"{path}: the archive is damaged") from error
@@ -313,11 +297,16 @@ def _difference(deployed: Deployed, content: bytes, format: str, tolerance: floa
     return formats.largest_difference(deployed, answer, tolerance)
 
 
-def _port(name: str, value: Tensor, batch: int | None) -> dict[str, Any]:
-    sizes: list[int | str] = list(value.shape)
-    if batch is not None:
-        sizes[batch] = "batch"
-    return {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": sizes}
+def _ports(tensors: Mapping[str, Tensor], batched: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Inputs or outputs as JSON values; ``batched`` has the axis of those that carry the batch."""
+    ports = []
+    for name, value in tensors.items():
+        sizes: list[int | str] = list(value.shape)
+        if name in batched:
+            sizes[batched[name]] = "batch"
+        dtype = str(value.dtype).removeprefix("torch.")
+        ports.append({"name": name, "dtype": dtype, "shape": sizes})
+    return ports
 
 
 def _scale(

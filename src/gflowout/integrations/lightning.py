@@ -1,10 +1,6 @@
 """Masks for a LightningModule of your own, and predictions with uncertainty by its Trainer.
 
-:class:`MaskedMixin` comes before your class and changes three things: the training step, which also
-learns the masks; validation and test, which also score the average over masks; and
-``predict_step``, which returns a :class:`~gflowout.Predictive`. Optimisers, schedules, logging,
-data and checkpoints stay yours. For a network without a LightningModule, take
-:func:`gflowout.training.fit`.
+For a network without a LightningModule, take :func:`gflowout.training.fit`.
 """
 
 from __future__ import annotations
@@ -12,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import compress, takewhile
+from itertools import chain, compress, takewhile
 from typing import Any
 
 from gflowout.core import checks
@@ -51,6 +47,9 @@ class _Masking:
 
 class MaskedMixin(lightning.LightningModule):
     """Gives a LightningModule masks: put it before your own class, and call :meth:`add_masks`.
+
+    The training step also learns the masks, validation and test also score the average over masks,
+    and ``predict_step`` returns a :class:`~gflowout.Predictive`. All else stays as you wrote it.
 
     Examples:
         >>> import gflowout as gfo
@@ -173,11 +172,8 @@ class MaskedMixin(lightning.LightningModule):
             losses: Of a step.
             batch_size: Examples in it.
         """
-        parts = {"nll": losses.nll, "tb": losses.tb, "prior": losses.prior}
-        self.log_dict(
-            {f"train/{name}": value.detach() for name, value in parts.items()},
-            batch_size=batch_size,
-        )
+        parts = {f"train/{name}": getattr(losses, name).detach() for name in ("nll", "tb", "prior")}
+        self.log_dict(parts, batch_size=batch_size)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Your own step, if there is one; then ``valid/nll`` and ``valid/accuracy`` are logged.
@@ -253,12 +249,8 @@ class MaskedMixin(lightning.LightningModule):
         return self.masked.predict(*args, samples=samples, generator=generator, **kwargs)
 
     def _check_covered(self, optimisers: Any, needed: Iterable[nn.Parameter]) -> None:
-        covered = {
-            id(parameter)
-            for optimiser in _optimisers(optimisers)
-            for group in optimiser.param_groups
-            for parameter in group["params"]
-        }
+        groups = chain.from_iterable(opt.param_groups for opt in _optimisers(optimisers))
+        covered = {id(parameter) for group in groups for parameter in group["params"]}
         if any(id(parameter) not in covered for parameter in needed if parameter.requires_grad):
             raise ValueError(
                 "configure_optimizers leaves out parameters of the masks: give it "

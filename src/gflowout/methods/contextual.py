@@ -152,10 +152,8 @@ class ContextualDropout(Method):
     Examples:
         >>> import gflowout as gfo
         >>> net, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
-        >>> model = gfo.wrap(
-        ...     net, "contextual", ["input"], likelihood=gfo.Categorical(2), example=(x,),
-        ...     prior_keep=0.8,
-        ... )
+        >>> likelihood = gfo.Categorical(2)
+        >>> model = gfo.wrap(net, "contextual", ["input"], likelihood=likelihood, example=(x,))
         >>> losses = model(x, y=torch.tensor([0, 1, 0]))
         >>> losses.masks[0].shape, bool(losses.prior > -1)
         (torch.Size([3, 4]), True)

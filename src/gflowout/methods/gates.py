@@ -73,10 +73,7 @@ class StochasticGates(Method):
     Examples:
         >>> import gflowout as gfo
         >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
-        >>> model = gfo.wrap(
-        ...     net, "gates", ["input"], likelihood=gfo.Categorical(2), example=(x,),
-        ...     start=0.5, noise=0.5,
-        ... )
+        >>> model = gfo.wrap(net, "gates", ["input"], likelihood=gfo.Categorical(2), example=(x,))
         >>> model.method.open_probability(0)  # Phi(1) at the start
         tensor([0.8413, 0.8413, 0.8413, 0.8413], grad_fn=<...>)
     """

@@ -77,19 +77,13 @@ class GFlowOutOptions(Options):
 class GFlowOut(Method):
     """Sample-dependent masks with a learned prior and a posterior that sees the label.
 
-    Args:
-        sites: In execution order.
-        likelihood: Gives the size of an encoded label.
-        options: Of the method.
-        context: Size of ``Trajectory.context``, which all generators see, too.
+    ``context`` is the size of ``Trajectory.context``, which all generators see, too.
 
     Examples:
         >>> import gflowout as gfo
         >>> net, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
-        >>> model = gfo.wrap(
-        ...     net, "gflowout", ["input"], likelihood=gfo.Categorical(2), example=(x,),
-        ...     prior_keep=0.8,
-        ... )
+        >>> likelihood = gfo.Categorical(2)
+        >>> model = gfo.wrap(net, "gflowout", ["input"], likelihood=likelihood, example=(x,))
         >>> losses = model(x, y=torch.tensor([0, 1, 0]))
         >>> losses.log_q.shape, losses.masks[0].shape  # a posterior and a mask per example
         (torch.Size([3]), torch.Size([3, 4]))

@@ -42,8 +42,7 @@ class MCDropout(Method):
         >>> import gflowout as gfo
         >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
         >>> model = gfo.wrap(
-        ...     net, "mc", ["input"], likelihood=gfo.Categorical(2), example=(x,),
-        ...     rate=0.75,
+        ...     net, "mc", ["input"], likelihood=gfo.Categorical(2), example=(x,), rate=0.75
         ... )
         >>> masks = model.predict(x, samples=1000, return_masks=True).masks[0]
         >>> 0.2 < masks.mean().item() < 0.3

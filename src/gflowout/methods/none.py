@@ -25,9 +25,7 @@ class NoDropout(Method):
         >>> import torch
         >>> import gflowout as gfo
         >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
-        >>> model = gfo.wrap(
-        ...     net, "none", ["input"], likelihood=gfo.Categorical(2), example=(x,)
-        ... )
+        >>> model = gfo.wrap(net, "none", ["input"], likelihood=gfo.Categorical(2), example=(x,))
         >>> pred = model.predict(x)
         >>> bool((pred.samples == pred.samples[0]).all())
         True

@@ -17,7 +17,8 @@ from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
 from gflowout.studies.framework.content import Block, Claim, Section
 from gflowout.studies.framework.plan import presets_of
-from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Record, Study, get
+from gflowout.studies.framework.statistics import Record
+from gflowout.studies.framework.study import PRESETS, STUDIES, TUNING, Study, get
 
 
 class NothingDoneError(ValueError):

@@ -196,12 +196,7 @@ def _glossary(
 
 
 def methods(names: Iterable[str]) -> dict[str, str]:
-    """Those of some names that are labels or titles of methods, by title, with a line on each.
-
-    Examples:
-        >>> list(methods(["mc", "GFlowOut", "mine"]))
-        ['MC dropout (mc)', 'GFlowOut']
-    """
+    """Those of some names that are labels or titles of methods, by title, with a line on each."""
     names = set(names)
     words = {}
     for label, text in GLOSSARY["methods"].items():
@@ -214,12 +209,7 @@ def methods(names: Iterable[str]) -> dict[str, str]:
 
 
 def measures(texts: Iterable[str]) -> dict[str, str]:
-    """Measures that some headings and labels name, with a line on each.
-
-    Examples:
-        >>> list(measures(["Accuracy, rotated", "snow: NLL", "test/ece"]))
-        ['accuracy', 'NLL', 'ECE']
-    """
+    """Measures that some headings and labels name, with a line on each."""
     text = "\n".join(texts)
     return {
         name: line

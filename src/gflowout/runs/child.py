@@ -26,9 +26,7 @@ from typing import Any
 from gflowout.runs import records
 from gflowout.runs.work import Report, Task, execute
 
-LOG = "output.log"
-"""File in a run's folder with what its last attempt printed."""
-
+LOG = "output.log"  # file in a run's folder with what its last attempt printed
 _GRACE = 10.0  # seconds from a worker's record to its end
 _REPORTS = 0.1  # seconds between two reports of progress
 _TAIL = 64_000  # bytes of its output that a record of failure keeps; a crash lists all modules
@@ -52,10 +50,7 @@ class Limits:
 
 
 class Child:
-    """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`.
-
-    ``closed``: the process has closed its side of the channel.
-    """
+    """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`."""
 
     def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
         self.task, self.limits = task, limits
@@ -64,7 +59,7 @@ class Child:
         self._started, self._clock = records.now(), time.monotonic()
         self._unread, self._recorded, self._weighed = b"", 0.0, 0.0
         self._record: dict[str, Any] | None = None
-        self.closed = False
+        self.closed = False  # whether the process has closed its side of the channel
         with far, (task.folder / LOG).open("wb") as log:
             launch = _fork if start == "fork" else _spawn
             self._process: _Forked | subprocess.Popen[bytes]

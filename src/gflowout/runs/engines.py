@@ -1,7 +1,6 @@
 """Engines: ways to do many runs, in this process or in processes of their own on this machine.
 
-An engine starts tasks and reports what became of them. Whoever listens to its events writes the
-records. :mod:`gflowout.runs.ray` has the engine for clusters.
+An engine starts tasks and reports events; whoever listens to these writes the records.
 """
 
 from __future__ import annotations
@@ -185,13 +184,10 @@ class Inline(Engine):
         self._task = None
 
     def _execute(self, task: Task) -> dict[str, Any]:
-        def progress(step: int, steps: int, message: str) -> None:
-            self._listen(Progress(task, step, steps, message))
-
         started, clock = records.now(), time.perf_counter()
         try:
             with _alarm(self._limits.seconds):
-                return execute(task, progress)
+                return execute(task, lambda *step: self._listen(Progress(task, *step)))
         except TimeLimitError as error:  # it came just before or after the run's own code
             return task.record(started, time.perf_counter() - clock, error=describe(error))
 

@@ -1,7 +1,4 @@
-"""Where and with what a run is done: package versions, commit of the code, machine class.
-
-No host name, user name or path: records are meant to be shared.
-"""
+"""Versions, commit and machine class for records, which are shared: no host, user name or path."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ def versions() -> dict[str, str]:
 def commit(file: Path | None) -> dict[str, Any] | None:
     """Commit of the working tree of a source file, and whether tracked files have changes.
 
-    ``None`` where there is no git, no working tree or the tree ignores the file (as it does with
-    installed packages).
+    ``None`` without git or a working tree, or if the tree ignores the file (installed packages).
     """
     if file is None:
         return None
@@ -65,9 +61,8 @@ def machine() -> dict[str, Any]:
     # Asking CUDA itself would take memory on every card and make later forks unsafe.
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     facts = Path("/proc/cpuinfo")
-    model = (
-        re.search(r"^model name\s*:\s*(.+)$", facts.read_text(), re.M) if facts.is_file() else None
-    )
+    cpus = facts.read_text() if facts.is_file() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.M)
     memory = None
     with contextlib.suppress(AttributeError, ValueError, OSError):
         pages = os.sysconf("SC_PHYS_PAGES")

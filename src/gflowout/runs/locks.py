@@ -22,12 +22,8 @@ class BusyError(RuntimeError):
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, hold(Path(folder) / "lock"):
-        ...     try:
-        ...         with hold(Path(folder) / "lock"):
-        ...             pass
-        ...     except BusyError:
-        ...         print("locked by another process")
-        locked by another process
+        ...     with contextlib.suppress(BusyError), hold(Path(folder) / "lock"):
+        ...         print("never: it is locked already")
     """
 
 
@@ -35,8 +31,7 @@ class BusyError(RuntimeError):
 def hold(path: Path, *, wait: bool = False, doing: str = "locked") -> Iterator[None]:
     """Hold the lock of a file, which is made if missing and never removed.
 
-    If another process holds it, wait for that or raise a :class:`BusyError` that says what the
-    other is ``doing``.
+    If another process holds it, wait, or raise a :class:`BusyError` that says what it is ``doing``.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

@@ -85,12 +85,8 @@ class Ray(Engine):
             self._connect()
         self._limits = limits
         self._board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
-        self._remote = ray.remote(
-            num_cpus=self.cpus,
-            num_gpus=self.gpus,
-            max_retries=self.lost,
-            runtime_env=self.runtime_env,
-        )(_do)
+        needs = {"num_cpus": self.cpus, "num_gpus": self.gpus, "runtime_env": self.runtime_env}
+        self._remote = ray.remote(max_retries=self.lost, **needs)(_do)
 
     def room(self) -> bool:
         """See the base class."""

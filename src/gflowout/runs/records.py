@@ -18,21 +18,19 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gflowout.core import checks
 from gflowout.core.atomic_io import sync_folder
 from gflowout.core.optional import require
-from gflowout.runs.spec import Run, canonical, pack, plain, unpack
+from gflowout.runs.spec import canonical, pack, plain, unpack
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
-"""Number of the format; a change that old readers would misread raises it."""
-
+FORMAT = 1  # number of the format; a change that old readers would misread raises it
 DONE, FAILED = "done", "failed"
 _NAME = re.compile(r"(?P<id>.+?)(?:\.failed-(?P<attempt>[1-9][0-9]*))?\.json")
 _HALF = ".half-"  # start of the names of files still being written
@@ -44,52 +42,9 @@ class RecordWarning(UserWarning):
     """Files among the records that are not, or no longer, records.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "half.json").write_text("{")
-        ...     with warnings.catch_warnings(record=True) as shown:
-        ...         warnings.simplefilter("always")
-        ...         read(folder)
-        []
-        >>> [warning.category.__name__ for warning in shown]
-        ['RecordWarning']
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", RecordWarning)  # stop at the first damaged record
     """
-
-
-def build(
-    run: Run,
-    *,
-    work: str,
-    attempt: int,
-    started: datetime,
-    seconds: float,
-    environment: Mapping[str, Any],
-    result: Mapping[str, Any] | None = None,
-    error: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The content of a record, without its checksum.
-
-    ``work`` is the name of the function, ``attempt`` counts from 1, ``started`` is in UTC,
-    ``environment`` has versions, commit, machine and threads. A run has either a ``result``, which
-    its function returned, or an ``error``, from :func:`error`.
-    """
-    result = result or {}
-    return {
-        "format": FORMAT,
-        "id": run.id,
-        **run.to_dict(),
-        "status": DONE if error is None else FAILED,
-        "attempt": attempt,
-        "work": work,
-        "metrics": result.get("metrics", {}),
-        "epochs": result.get("epochs", []),
-        "checksums": result.get("data", {}),
-        "error": None if error is None else dict(error),
-        **{key: environment[key] for key in ("versions", "commit", "machine", "threads")},
-        "started": started.isoformat(timespec="milliseconds"),
-        "ended": (started + timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
-        "seconds": round(seconds, 3),
-    }
 
 
 def error(kind: str, message: str, traceback: str | None = None) -> dict[str, Any]:

@@ -24,11 +24,8 @@ from gflowout.runs.work import Task, resolve
 _REFRESH = 0.25  # seconds between two drawings of the live table
 _SHORTEST = 0.05  # seconds to go that are worth a word
 _ROWS = 30  # running runs that are shown
-SCRATCH = ".scratch"
-"""Folder among the records in which runs have their own folders."""
-
+SCRATCH = ".scratch"  # folder among the records in which runs have their own folders
 ENGINES: dict[str, type[Engine]] = {"inline": Inline, "pool": Pool, "ray": Ray}
-"""Engines by name."""
 
 
 def engine(name: str, **options: Any) -> Engine:
@@ -144,26 +141,22 @@ def run_study(
             several machines it should be on a file system they share.
         keep_scratch: Keep the folder of a run when it is done.
 
-    Returns:
-        Counts, and the runs that failed.
-
     Raises:
         BusyError: If another process is writing to the folder.
         KeyboardInterrupt: After Ctrl-C, when all that ran has been stopped.
 
     Examples:
         >>> import sys, tempfile
-        >>> from gflowout.runs import grid, read
+        >>> from gflowout.runs import read
         >>> work = "def square(run, context): return {'metrics': {'square': run.seed**2}}"
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = (Path(folder) / "doctest_work.py").write_text(work)
         ...     sys.path.insert(0, folder)
         ...     runs = [Run("toy", "none", "numbers", seed) for seed in range(3)]
         ...     summary = run_study(
-        ...         runs, "doctest_work:square", Path(folder) / "records", engine="inline",
-        ...         progress=False,
+        ...         runs, "doctest_work:square", folder, engine="inline", progress=False
         ...     )
-        ...     squares = [done["metrics"]["square"] for done in read(Path(folder) / "records")]
+        ...     squares = [done["metrics"]["square"] for done in read(folder)]
         ...     sys.path.remove(folder)
         >>> summary.done, sorted(squares)
         (3, [0, 1, 4])

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -86,20 +86,35 @@ class Task:
         started: datetime,
         seconds: float,
         environment: Mapping[str, Any] | None = None,
-        **outcome: Any,
+        result: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The record of this attempt: ``result`` or ``error``; in this process by default."""
-        return records.build(
-            self.run,
-            work=self.work,
-            attempt=self.attempt,
-            started=started,
-            seconds=seconds,
-            environment=environment or surroundings(self.work, self.threads),
-            **outcome,
-        )
+        """The record of this attempt, without its checksum.
+
+        ``started`` is in UTC, ``environment`` by default that of this process. There is either a
+        ``result``, which the run's function returned, or an ``error``, from :func:`records.error`.
+        """
+        result, facts = result or {}, environment or surroundings(self.work, self.threads)
+        return {
+            "format": records.FORMAT,
+            "id": self.run.id,
+            **self.run.to_dict(),
+            "status": records.DONE if error is None else records.FAILED,
+            "attempt": self.attempt,
+            "work": self.work,
+            "metrics": result.get("metrics", {}),
+            "epochs": result.get("epochs", []),
+            "checksums": result.get("data", {}),
+            "error": None if error is None else dict(error),
+            **{key: facts[key] for key in ("versions", "commit", "machine", "threads")},
+            "started": started.isoformat(timespec="milliseconds"),
+            "ended": (started + timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
+            "seconds": round(seconds, 3),
+        }
 
 
+# Once per process and file: what counts is the code as it was loaded.
+_commit = functools.cache(environment.commit)
 _MOVED = {"gflowout.pipeline.": "gflowout.app.", "gflowout.experiments.": "gflowout.studies."}
 
 
@@ -139,13 +154,9 @@ def surroundings(work: str, threads: int | None) -> dict[str, Any]:
     file = None
     with contextlib.suppress(Exception):  # an error of its module is reported when it is called
         file = inspect.getsourcefile(inspect.unwrap(resolve(work)))
-    commit, versions, machine = _commit(file), environment.versions(), environment.machine()
+    commit = _commit(None if file is None else Path(file))
+    versions, machine = environment.versions(), environment.machine()
     return {"versions": versions, "commit": commit, "machine": machine, "threads": threads}
-
-
-@functools.cache  # once per process and file: what counts is the code as it was loaded
-def _commit(file: str | None) -> dict[str, Any] | None:
-    return environment.commit(None if file is None else Path(file))
 
 
 def execute(task: Task, progress: Report) -> dict[str, Any]:

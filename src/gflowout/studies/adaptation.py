@@ -24,10 +24,11 @@ from gflowout.core.random import generator
 from gflowout.runs import Context, Run
 from gflowout.studies import images, robustness
 from gflowout.studies.framework import sections
-from gflowout.studies.framework.claims import judge
+from gflowout.studies.framework.claims import entry, judge
 from gflowout.studies.framework.content import Block, Section, Table
 from gflowout.studies.framework.sections import Compared, share
-from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.framework.statistics import Record
+from gflowout.studies.framework.study import Chosen, Study
 from gflowout.studies.images import CIFAR, TITLES, Fitted
 from gflowout.training import fit
 
@@ -139,10 +140,7 @@ def _table(records: Sequence[Record], data: str, sizes: Sequence[int]) -> Table:
 
 STUDY = Study(
     name=NAME,
-    title="Adaptation after noisy labels",
-    question="How fast does a model that was trained with wrong labels learn from a few right "
-    "ones?",
-    paper="Figure 2 (bottom)",
+    **entry(f"{NAME}.study"),
     work="gflowout.studies.adaptation:work",
     runs=runs,
     section=section,

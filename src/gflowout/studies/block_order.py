@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from gflowout.runs import Run
 from gflowout.studies import images, robustness
 from gflowout.studies.framework import sections
+from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Section
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.framework.statistics import Record
+from gflowout.studies.framework.study import Chosen, Study
 from gflowout.studies.images import CIFAR, TITLES
 from gflowout.studies.robustness import work
 
@@ -48,9 +50,7 @@ def section(records: Sequence[Record]) -> Section:
 
 STUDY = Study(
     name=NAME,
-    title="Another order in the blocks",
-    question="Does robustness depend on whether BatchNorm comes before or after convolution?",
-    paper="Appendix, figure on block order",
+    **entry(f"{NAME}.study"),
     work="gflowout.studies.block_order:work",
     runs=runs,
     section=section,

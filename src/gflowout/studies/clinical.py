@@ -23,23 +23,13 @@ from gflowout.app.sources import Part, Task
 from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import images as models
+from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.content import Block, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.statistics import by_seed, holm, pair
-from gflowout.studies.framework.study import (
-    ARMS,
-    TUNING,
-    Arm,
-    Chosen,
-    Options,
-    Record,
-    Study,
-    prefixed,
-    trials,
-)
+from gflowout.studies.framework.statistics import Record, by_seed, holm, pair, prefixed
+from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, Study, trials
 
 _PENALTIES = (30.0, 10.0, 100.0, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0)
 LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", _PENALTIES))
@@ -51,44 +41,25 @@ COVERAGES = tuple(round(0.05 * step, 2) for step in range(1, 21))
 """Shares of patients that are not deferred, at which curves are kept."""
 _DECIMALS = 6
 """Uncertainties that agree to here are equal: further digits are rounding."""
-_BASE: Options = {
-    "data.valid": 0.3, "data.batch_size": 100, "backbone.name": "mlp",
-    "backbone.hidden": [128, 128, 128], "fit.valid_samples": 5, "samples": 20,
-}  # fmt: skip
-_DEMO: Options = {**_BASE, "data.source": "eicu-demo", "data.options.test_hospital": 0.3}
-_SIZES: dict[str, Options] = {
-    "smoke": {
-        **_DEMO, "data.limit": 300, "data.batch_size": 30, "backbone.hidden": [16, 16, 16],
-        "fit.epochs": 2, "fit.valid_samples": 2, "samples": 5,
-    },
-    "cpu": {**_DEMO, "fit.epochs": 40, "fit.patience": 8},
-    "paper": {
-        **_BASE, "data.source": "eicu", "data.options.test_hospital": 167, "fit.epochs": 100,
-        "fit.patience": 10, "fit.log_z_lr": 0.1,
-    },
-}  # fmt: skip
-_RATES = {"smoke": (3e-3,), "cpu": (1e-3,), "paper": (3e-4, 1e-3, 3e-3)}
-_OWN = {"smoke": 1, "cpu": 3, "paper": 3}
-SEEDS = {"smoke": 1, "cpu": 10, "paper": 9}
-
+PRESETS = images.PRESETS["clinical"]
 TITLES = {label: arm.title for label, arm in ALL.items()}
 DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
 PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
 _TEXTS = judged.entry("clinical.texts")
 _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro recall"}
-_COLUMNS = {name: Column(**column) for name, column in judged.entry("clinical.columns").items()}
+_COLUMNS = judged.columns("clinical")["risk"]
 
 
 def place(preset: str, seed: int) -> str:
     """What the trials for a seed are called: one set of trials for each draw of test hospitals."""
-    source: str = _SIZES[preset]["data.source"]
+    source: str = PRESETS[preset]["options"]["data.source"]
     return source if preset == "paper" else f"{source} draw {seed}"
 
 
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on validation data of the hospitals that are trained on."""
-    seeds = range(1) if preset == "paper" else range(SEEDS[preset])
+    seeds = range(1 if preset == "paper" else PRESETS[preset]["seeds"])
     return [
         Run(TUNING, arm.label, place(preset, seed), seed, {**_options(preset, arm), "tuned": tuned})
         for seed in seeds
@@ -99,10 +70,10 @@ def tuning(preset: str) -> list[Run]:
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every draw of hospitals, seed by seed."""
-    source = _SIZES[preset]["data.source"]
+    source = PRESETS[preset]["options"]["data.source"]
     return [
         Run("clinical", arm.label, source, seed, {**_options(preset, arm), "tuned": tuned})
-        for seed in range(SEEDS[preset])
+        for seed in range(PRESETS[preset]["seeds"])
         for arm in ALL.values()
         for tuned in [chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0])]
     ]
@@ -115,7 +86,7 @@ def work(run: Run, context: Context) -> Result:
     metrics: dict[str, Any] = {}
     epochs: list[Mapping[str, Any]] = []
     if arm is LOGISTIC:
-        settings = {**models.dotted(run), "method.name": "none", "seed": run.seed}
+        settings = {**images.dotted(run), "method.name": "none", "seed": run.seed}
         task = sources.load(configs.from_flat(settings).data, run.seed)
         risk = logistic(task.train.x, task.train.y, run.options["tuned"]["penalty"])
 
@@ -125,8 +96,8 @@ def work(run: Run, context: Context) -> Result:
         # Of an ensemble one member is tuned: what is good for it is good for all.
         wanted = dataclasses.replace(arm, members=1) if trial else arm
         # Members differ in their seed, not in their hospitals.
-        base = {**models.dotted(run), "data.seed": run.seed}
-        fitted = models.fitted(wanted, base, run.options["tuned"], run.seed, context)
+        base = {**images.dotted(run), "data.seed": run.seed}
+        fitted = images.fitted(wanted, base, run.options["tuned"], run.seed, context)
         task, epochs, metrics = fitted.task, fitted.epochs, dict(fitted.facts)
 
         def answer(part: Part) -> scores.Answers:
@@ -198,14 +169,15 @@ def _linear_answers(risk: Tensor, died: Tensor) -> scores.Answers:
 
 
 def _trials(preset: str, arm: Arm) -> list[Options]:
+    rates, own = PRESETS[preset]["rates"], PRESETS[preset]["own"]
     if arm is not LOGISTIC:
-        return trials(arm, _RATES[preset], _OWN[preset])
+        return trials(arm, rates, own)
     # No learning rate: as many penalties as the others have trials.
-    return [{"penalty": value} for value in _PENALTIES[: len(_RATES[preset]) * _OWN[preset]]]
+    return [{"penalty": value} for value in _PENALTIES[: len(rates) * own]]
 
 
 def _options(preset: str, arm: Arm) -> Options:
-    options = _SIZES[preset]
+    options: Options = PRESETS[preset]["options"]
     if arm is LOGISTIC:
         return {key: options[key] for key in options if key.startswith(("data.", "samples"))}
     return options
@@ -365,12 +337,7 @@ def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:
 
 STUDY = Study(
     name="clinical",
-    title="Death in intensive care, across hospitals",
-    question=(
-        "Does a learned posterior over masks predict deaths better, and know better when to ask a "
-        "doctor, in hospitals it was not trained on?"
-    ),
-    paper="Table 4",
+    **judged.entry("clinical.study"),
     work="gflowout.studies.clinical:work",
     tuning=tuning,
     runs=runs,

@@ -25,8 +25,8 @@ from gflowout.runs import Context, Result, Run, locks
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import entry, template
 from gflowout.studies.framework.content import Cell, Section
-from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import ARMS, Chosen, Options, Record, Study
+from gflowout.studies.framework.statistics import Record, by_seed
+from gflowout.studies.framework.study import ARMS, Chosen, Options, Study
 from gflowout.studies.images import PRESETS
 
 NAME = "cost"
@@ -250,9 +250,7 @@ def _listed(times: Mapping[str, float | None]) -> str:
 
 STUDY = Study(
     name=NAME,
-    title="What the methods cost",
-    question="How much longer than random dropout do the methods take to train and to predict?",
-    paper="appendix on computational efficiency",
+    **entry(f"{NAME}.study"),
     work="gflowout.studies.cost:work",
     runs=runs,
     section=section,

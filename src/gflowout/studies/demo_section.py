@@ -23,7 +23,7 @@ from gflowout.core.text import counted
 from gflowout.studies import demo
 from gflowout.studies.demo import BASELINE, Run, Settings
 from gflowout.studies.framework import content, statistics
-from gflowout.studies.framework.claims import entry
+from gflowout.studies.framework.claims import columns, entry
 from gflowout.studies.framework.content import Block, Cell, Column, Curves, Row, Section, Series
 from gflowout.studies.framework.sections import cell
 from gflowout.studies.framework.statistics import mean_error
@@ -31,17 +31,7 @@ from gflowout.studies.framework.statistics import mean_error
 require("torchmetrics", extra="demo", purpose="gflowout demo")
 image_file = require("matplotlib.image", extra="demo", purpose="gflowout demo")
 
-METRICS = {
-    "accuracy": Column("test acc. %", "high", 1, percent=True),
-    "nll": Column("test NLL", "low"),
-    "ece": Column("test ECE", "low"),
-    "brier": Column("test Brier", "low"),
-    "rotated_accuracy": Column("rotated acc. %", "high", 1, percent=True),
-    "rotated_nll": Column("rotated NLL", "low"),
-    "auroc": Column("photos AUROC", "high"),
-    "aupr": Column("photos AUPR", "high"),
-    "auroc_mi": Column("photos by MI", "high"),
-}
+METRICS = columns("demo")["scores"]
 """Columns of the table, by key of a run's scores."""
 
 TITLE = "How sure is the network?"

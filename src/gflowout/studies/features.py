@@ -20,11 +20,11 @@ from gflowout.studies import features_fit
 from gflowout.studies.features_data import PROBLEMS, Flags, Floats, load, prediction
 from gflowout.studies.features_fit import ARMS, EQUAL, Arm, fit
 from gflowout.studies.framework import content, sections, statistics
-from gflowout.studies.framework.claims import entry, template
+from gflowout.studies.framework.claims import columns, entry, template
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.statistics import Comparison, by_arm, by_seed, compare_all
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Record, Study, prefixed
+from gflowout.studies.framework.statistics import Record, by_arm, by_seed, compare_all, prefixed
+from gflowout.studies.framework.study import TUNING, Chosen, Options, Study
 
 TRIALS = {"smoke": 1, "cpu": 3, "paper": 6}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 20}
@@ -34,16 +34,8 @@ _CHAINS: Options = {"members": 5}
 """Of ``cpu`` where nothing was promised: half of the chains, half of the time."""
 _BATCH = 100
 _SMOKE_STEPS = 6
-_SECONDS = {
-    "id-gflowout": (4.5, 50.0), "gflowout": (1.8, 4.0), "gates": (1.6, 10.0), "mc": (0.5, 1.3),
-    "concrete": (0.8, 1.7), "contextual": (1.6, 3.0), "ensemble": (0.3, 2.0),
-    "mc-ensemble": (0.5, 8.0), "mc-equal": (0.5, 75.0), "l1": (0.1, 0.1), "forest": (1.5, 4.0),
-    "boosting": (1.3, 4.5),
-}  # fmt: skip
-"""Of a trial and of a run on the problem ``independent``, measured on one core of two."""
-_SCALE = {"wide": 1.5, "digits": 1.4, "eicu": 1.4, "eicu-noise": 1.6}
-_DIGITS = 7.0
-"""Ten classes are ten trees a round."""
+_TEN_CLASSES = 7.0
+"""How much longer boosting takes on digits: ten classes are ten trees a round."""
 TITLES = {label: arm.title for label, arm in ARMS.items()}
 OURS = "id-gflowout"
 OWN = (OURS, "gflowout")
@@ -114,11 +106,12 @@ def seconds(run: Run) -> float:
     """What a trial or a run takes on one core, by arm and problem; tiny ones a second."""
     if "share" in run.options:
         return 1.0
-    trial, all_of_it = _SECONDS[run.method]
+    trial, all_of_it = ARMS[run.method].seconds
     data = run.data.partition(" draw ")[0]
     if run.study != TUNING and "members" in run.options and ARMS[run.method].members > 5:
         all_of_it *= run.options["members"] / ARMS[run.method].members
-    scale = _DIGITS if (data, run.method) == ("digits", "boosting") else _SCALE.get(data, 1.0)
+    many = (data, run.method) == ("digits", "boosting")
+    scale = _TEN_CLASSES if many else PROBLEMS[data].scale
     return scale * (trial if run.study == TUNING else all_of_it)
 
 
@@ -135,10 +128,7 @@ def _options(preset: str, data: str, arm: Arm, tuned: Mapping[str, Any]) -> Opti
 
 # What the report says
 
-_COLUMNS = {
-    table: {metric: Column(**column) for metric, column in columns.items()}
-    for table, columns in entry("features.columns").items()
-}
+_COLUMNS = columns("features")
 _TEXTS = entry("features.texts")
 
 
@@ -254,12 +244,7 @@ def _calibration(records: Sequence[Record]) -> list[Block]:
 
 
 def reliability(probability: Floats, right: Flags) -> list[tuple[float, float, int]]:
-    """Of each of :data:`BINS` that is not empty: mean probability, share that is right, how many.
-
-    Examples:
-        >>> reliability(np.array([0.0, 0.02, 0.9, 1.0]), np.array([False, True, True, True]))
-        [(0.01, 0.5, 2), (0.9, 1.0, 1), (1.0, 1.0, 1)]
-    """
+    """Of each of :data:`BINS` that is not empty: mean probability, share that is right, count."""
     place = np.clip(np.searchsorted(BINS, probability, side="right") - 1, 0, len(BINS) - 2)
     bins = [place == number for number in np.unique(place)]
     return [
@@ -393,19 +378,14 @@ def _claim_false(records: Sequence[Record], data: str) -> Claim:
     return claim
 
 
-def _gap(comparison: Comparison) -> str:
+def _gap(comparison: statistics.Comparison) -> str:
     low, high = comparison.low, comparison.high
     return f"{comparison.difference:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 STUDY = Study(
     name="features",
-    title="Which inputs matter",
-    question=(
-        "Does a posterior over masks of the inputs find the features that matter, and predict "
-        "better than networks, trees and L1 where most of them do not?"
-    ),
-    paper="",
+    **entry("features.study"),
     work="gflowout.studies.features:work",
     tuning=tuning,
     runs=runs,

@@ -89,7 +89,8 @@ class Source:
     """Where a problem comes from.
 
     ``rows`` are training rows, of eICU about so many; ``test`` are test rows at most. ``known``:
-    whether it is known which features matter; ``noisy``: whether some are known not to.
+    whether it is known which features matter; ``noisy``: whether some are known not to. ``scale``:
+    how much longer runs take than on the problem ``independent``.
     """
 
     make: Make = field(repr=False)
@@ -99,6 +100,7 @@ class Source:
     test: int
     known: bool = True
     noisy: bool = True
+    scale: float = 1.0
 
 
 def load(name: str, seed: int, rows: int | None = None, test: int | None = None) -> Problem:

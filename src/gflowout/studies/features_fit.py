@@ -17,7 +17,7 @@ from gflowout.core.optional import require
 from gflowout.methods import METHODS
 from gflowout.studies import features_data
 from gflowout.studies.features_data import LEAST, Flags, Floats, Ints, Problem, prediction
-from gflowout.studies.framework.study import prefixed
+from gflowout.studies.framework.statistics import prefixed
 
 Tuned = Mapping[str, float]
 Proba = Callable[[Floats], Floats]
@@ -33,12 +33,14 @@ class Arm:
     if its trial does not say otherwise, and what such masks have ``learned`` is what it says of
     features. A run pools so many ``members``, a trial trains one; each takes so many ``steps`` at
     most: without sparse masks networks learn the training rows by heart in fewer than a hundred,
-    and a short training is validated more often. ``only`` names problems, all if empty.
+    and a short training is validated more often. ``only`` names problems, all if empty. ``seconds``
+    are those of a trial and of a run on the problem ``independent``, on one core of two.
     """
 
     label: str
     title: str
     method: str
+    seconds: tuple[float, float]
     trials: Sequence[Tuned] = ()
     inputs: bool = False
     members: int = 1

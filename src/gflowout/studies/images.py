@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
 from torch import Tensor
 
 from gflowout.app import evaluation as scores
@@ -35,16 +37,8 @@ from gflowout.runs.spec import canonical
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Claim, Section, Text
-from gflowout.studies.framework.study import (
-    ARMS,
-    TUNING,
-    Arm,
-    Chosen,
-    Options,
-    Record,
-    prefixed,
-    trials,
-)
+from gflowout.studies.framework.statistics import Record, prefixed
+from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, trials
 
 CIFAR = ("cifar10", "cifar100")
 DATA = ("mnist", *CIFAR)
@@ -64,7 +58,7 @@ die with them, and on a cluster they are on the file system that the runs share.
 BATCH = 250
 _SEED = 0
 """Of test subsets and shifts: the same images for every arm and seed."""
-_APART = 1000
+APART = 1000
 """Between the seeds of an ensemble's members; the first member is the single network."""
 
 PRESETS: dict[str, dict[str, Options]] = tomllib.loads(
@@ -179,7 +173,7 @@ def fitted(
     arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int, context: Context
 ) -> Fitted:
     """Train an arm with :func:`settings`, or take what an earlier run has trained."""
-    wanted = [settings(arm, base, tuned, seed + _APART * place) for place in range(arm.members)]
+    wanted = [settings(arm, base, tuned, seed + APART * place) for place in range(arm.members)]
     members: list[pipeline.Trained] = []
     for config in wanted:
         # With a seed of their own, data are the same for all members: read them once.
@@ -276,22 +270,26 @@ def subset(part: Part, first: int, count: int) -> Part:
 
 def shifted(images: Tensor, shift: str, severity: int, fitted: Fitted, context: Context) -> Tensor:
     """Test images, uint8 [N, C, H, W], rotated or corrupted; made once for all runs."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load, save
-
     digest = Part(images, images[:, 0, 0, 0]).fingerprint().removeprefix("sha256:")[:16]
     path = context.folder.parent / SHIFTED / f"{shift}-{severity}-{digest}.safetensors"
-    with suppress(FileNotFoundError, SafetensorError, KeyError):  # damaged files are made again
-        return load(path.read_bytes())["images"]
-    if shift == ROTATED:
-        images = shifts.rotate(images, seed=_SEED)
-    else:
+
+    def make() -> Tensor:
+        if shift == ROTATED:
+            return shifts.rotate(images, seed=_SEED)
         directory = fitted.configs[0].data.directory
         frost = overlays.load_overlays(directory) if shift == "frost" else None
-        images = corruptions.corrupt(images, shift, severity, seed=_SEED, overlays=frost)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, lambda stream: stream.write(save({"images": images.contiguous()})))
-    return images
+        return corruptions.corrupt(images, shift, severity, seed=_SEED, overlays=frost)
+
+    return kept_tensor(path, "images", make)
+
+
+def kept_tensor(path: Path, name: str, make: Callable[[], Tensor]) -> Tensor:
+    """Read a tensor from its file; make and write it if the file is missing or damaged."""
+    with suppress(FileNotFoundError, SafetensorError, KeyError):
+        return safetensors.load(path.read_bytes())[name]
+    tensor = make().contiguous()
+    write_file(path, lambda stream: stream.write(safetensors.save({name: tensor})))
+    return tensor
 
 
 def scored(answers: scores.Answers, fitted: Fitted, name: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.runs import Context, Run
 from gflowout.studies import images
-from gflowout.studies.framework.study import prefixed
+from gflowout.studies.framework.statistics import prefixed
 from gflowout.studies.images import Fitted
 
 SHARED = ("id-gflowout",)

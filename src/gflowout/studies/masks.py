@@ -7,7 +7,6 @@ and how much they tell about the label.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,11 +14,11 @@ from typing import Any
 from gflowout.runs import Run
 from gflowout.studies import images
 from gflowout.studies.framework import content, sections
-from gflowout.studies.framework.claims import counted, entry
+from gflowout.studies.framework.claims import columns, counted, entry
 from gflowout.studies.framework.content import PAPER, Cell, Column, Row, Section, Table
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.statistics import Comparison, by_seed, pair
-from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.framework.statistics import Comparison, Record, by_seed, pair
+from gflowout.studies.framework.study import Chosen, Study
 from gflowout.studies.images import TITLES
 from gflowout.studies.mask_statistics import work
 
@@ -32,6 +31,10 @@ OURS, CONTROL = "gflowout", "control"
 LEAST, LEVEL = 0.4, 0.05
 """The paper's numbers: correlation at least, p-value at most."""
 TEXTS = entry(f"{NAME}.texts")
+_COLUMNS = columns(NAME)
+_CORRELATED, _DISTANCES = entry(f"{NAME}.correlated"), entry(f"{NAME}.distances")
+_PUBLISHED = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
+_HEATS = {"prediction": "in a prediction", "posterior": "in the posterior"}
 LEAST_SEEDS = 2
 """Without which no claim is judged."""
 
@@ -60,8 +63,8 @@ def section(records: Sequence[Record]) -> Section:
         own = [record for record in records if record["data"] == data]
         findings += _findings(own, data)
         blocks.append(content.Text([images.setting(own, data).replace(" draws, ", " draws; ")]))
-        blocks += [_table(own, data, "correlations", _CORRELATIONS), *_scatters(own, data)]
-        blocks += [_distances(own, data), _table(own, data, "information", _INFORMATION)]
+        correlations, information = (_table(own, data, *item) for item in _COLUMNS.items())
+        blocks += [correlations, *_scatters(own, data), _distances(own, data), information]
         blocks += [_table(own, data, "keep_rates", _keep_rates(own)), *_heats(own, data)]
         compared = [
             Compared(data, f"{name}/pearson", f"correlation of {x} with {y} on {TITLES[data]}")
@@ -69,41 +72,6 @@ def section(records: Sequence[Record]) -> Section:
         ]
         blocks += sections.pair_by_pair(sections.against_others(own, compared)[1])
     return Section(findings, blocks, _claims(records, there), tuple(there))
-
-
-_CORRELATED = {
-    "reward": ("log q", "log R", "log R"),
-    "evidence": ("log q - log p", "the log likelihood", "log p(y | x, z)"),
-}
-"""The two values, and the label of the second one's axis."""
-_share = functools.partial(Column, percent=True)
-_CORRELATIONS = {
-    "reward/pearson": Column("log q, log R: Pearson", digits=2),
-    "reward/spearman": Column("Spearman", digits=2),
-    "reward/significant": _share("points with p ≤ 0.05", digits=0),
-    "reward/p": Column("p"),
-    "evidence/pearson": Column("log q - log p, log likelihood: Pearson", digits=2),
-    "evidence/significant": _share("points with p ≤ 0.05", digits=0),
-    "evidence/p": Column("p"),
-    "log_likelihood/sd": Column("sd of log likelihood"),
-}
-_PUBLISHED = {"reward/pearson": f"≥ {LEAST}", "reward/p": f"≤ {LEVEL}"}
-_INFORMATION = {
-    "information/prediction": Column("prediction: mean bits", digits=4),
-    "information/prediction_most": Column("prediction: most"),
-    "information/prediction_above": _share("prediction: units above chance", digits=1),
-    "information/posterior": Column("posterior: mean bits", digits=4),
-    "information/posterior_most": Column("posterior: most"),
-    "information/posterior_above": _share("posterior: units above chance", digits=1),
-}
-_DISTANCES = {
-    "same": "one point twice",
-    "within": "points of one class",
-    "between": "points of two classes",
-    "rotated": "a point and itself rotated",
-    "noise": "a point and itself with noise",
-}
-_HEATS = {"prediction": "in a prediction", "posterior": "in the posterior"}
 
 
 def _values(own: Sequence[Record], data: str, arm: str, metric: str) -> list[float]:
@@ -246,10 +214,7 @@ def _claims(records: Sequence[Record], there: Sequence[str]) -> list[content.Cla
 
 STUDY = Study(
     name=NAME,
-    title="What the masks are like",
-    question="Are masks drawn in proportion to their reward, do they differ between inputs, and "
-    "what do they know about the label?",
-    paper="appendix on dropout masks",
+    **entry(f"{NAME}.study"),
     work="gflowout.studies.masks:work",
     runs=runs,
     section=section,

@@ -21,7 +21,8 @@ from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.content import Better, Cell, Claim, Column, Section, Table
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.study import Chosen, Record, Study
+from gflowout.studies.framework.statistics import Record
+from gflowout.studies.framework.study import Chosen, Study
 from gflowout.studies.images import CIFAR, DATA, TITLES, Fitted
 
 NAME = "ood"
@@ -156,12 +157,9 @@ def _table(records: Sequence[Record], data: str, other: str) -> Table:
 
 STUDY = Study(
     name=NAME,
-    title="Finding unknown inputs",
-    question="Does a model's uncertainty tell pictures that are unlike its training data?",
-    paper="Table 3",
+    **judged.entry(f"{NAME}.study"),
     work="gflowout.studies.ood:work",
     runs=runs,
     section=section,
     tuning=lambda preset: images.tuning(preset, UNKNOWN[preset]),
 )
-assert tuple(SCORES) == evaluation.UNCERTAINTIES

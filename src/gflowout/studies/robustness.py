@@ -23,10 +23,10 @@ from gflowout.studies import images
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.claims import LEAST_SEEDS
-from gflowout.studies.framework.content import Claim, Column, Curves, Pictures, Section, Table
-from gflowout.studies.framework.sections import Compared, share
-from gflowout.studies.framework.statistics import by_seed
-from gflowout.studies.framework.study import TUNING, Chosen, Record, Study, sources
+from gflowout.studies.framework.content import Claim, Curves, Pictures, Section, Table
+from gflowout.studies.framework.sections import Compared
+from gflowout.studies.framework.statistics import Record, by_seed
+from gflowout.studies.framework.study import TUNING, Chosen, Study, sources
 from gflowout.studies.images import CIFAR, DATA, ROTATED, SAME, SEVERITIES, SHIFTS, TITLES, Fitted
 
 NAME = "robustness"
@@ -145,12 +145,7 @@ def corrupted(metric: str, shift: str | None = None) -> list[str]:
 
 def table(records: Sequence[Record], data: str, paper: bool = True) -> Table:
     """Clean, rotated and corrupted scores of every arm, with the paper's."""
-    columns = [
-        share("Accuracy"), Column("NLL", "low"), share("ECE", "low"),
-        share("Accuracy, rotated"), Column("NLL, rotated", "low"),
-        share("Accuracy, corrupted"), Column("NLL, corrupted", "low"),
-        share("ECE, corrupted", "low"),
-    ]  # fmt: skip
+    columns = list(judged.columns(NAME)["shifts"].values())
     clean = [f"clean/{name}" for name in METRICS]
     metrics = [*clean, "rotated/accuracy", "rotated/nll", *map(corrupted, METRICS)]
     rows = sections.arm_rows(records, data, metrics)
@@ -251,10 +246,7 @@ def _reach(records: Sequence[Record]) -> str:
 
 STUDY = Study(
     name=NAME,
-    title="Robustness to shifted images",
-    question="How well do predictions hold when test images are turned or spoiled by weather and "
-    "noise?",
-    paper="Table 1, Figure 2 (top), appendix",
+    **judged.entry(f"{NAME}.study"),
     work="gflowout.studies.robustness:work",
     runs=runs,
     section=section,

@@ -26,40 +26,17 @@ from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.spec import canonical
-from gflowout.studies import images as models
-from gflowout.studies import vqa_data
+from gflowout.studies import images, vqa_data
 from gflowout.studies.framework import claims as judged
 from gflowout.studies.framework import content, sections
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
-from gflowout.studies.framework.statistics import by_seed, pair
-from gflowout.studies.framework.study import (
-    ARMS,
-    TUNING,
-    Arm,
-    Chosen,
-    Options,
-    Record,
-    Study,
-    prefixed,
-    trials,
-)
-from gflowout.studies.vqa_data import SIZES, Prepared, checksum
+from gflowout.studies.framework.statistics import Record, by_seed, pair, prefixed
+from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, Study, trials
+from gflowout.studies.vqa_data import Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
-DATA = {"smoke": ("vqa-rad", "easy-vqa"), "cpu": ("vqa-rad", "easy-vqa"), "paper": ("vqa-v2",)}
-SEEDS = {"smoke": 1, "cpu": 5, "paper": 9}
-TRIAL_SEED = {"smoke": 0, "cpu": 100, "paper": 100}
-"""Of the trials: another choice of validation questions than any run has, where there is time."""
-
-_TRIAL_EPOCHS = {"vqa-rad": 4, "easy-vqa": 3, "vqa-v2": 6}
-"""Trials of ``cpu`` and ``paper`` are about half as long."""
-_RATES = {"smoke": (1e-2,), "cpu": (2e-3,), "paper": (5e-5, 1e-4, 2e-4)}
-_OWN = {"smoke": 1, "cpu": 3, "paper": 3}
-NOISES = {"smoke": (2.0,), "cpu": (0.5, 1.0, 2.0, 4.0), "paper": (1.0, 2.0, 5.0)}
-"""Standard deviations of the noise; features have one of 1, those of VQA v2 are as published."""
-NOISY = {"smoke": 2.0, "cpu": 2.0, "paper": 5.0}
-"""The one that is called noisy in the table; the paper does not state its own."""
+PRESETS = images.PRESETS["vqa"]
 _NOISE_SEED = 0
 """The same noise for every arm and seed."""
 _TEST_BATCH = 200
@@ -67,8 +44,6 @@ _OF_DATA = (
     "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count"
 )  # fmt: skip
 """Options without a dot that decide what a model learns."""
-_APART = 1000
-"""Between the seeds of an ensemble's members; the first member is the single network."""
 
 TITLES = {"vqa-v2": "VQA v2", "vqa-rad": "VQA-RAD", "easy-vqa": "easy-VQA"}
 KINDS = ("all", "yes/no", "number", "other")
@@ -79,27 +54,34 @@ FEW = 30
 _TEXTS = judged.entry("vqa.texts")
 
 
+def sizes(preset: str, data: str) -> Options:
+    """Options of a data set; of a part without a number all questions are taken."""
+    own, whole = PRESETS[preset], dict.fromkeys(("train", "valid", "test"))
+    return {**whole, **own["options"], **own["data"][data]}
+
+
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on validation questions."""
+    own = PRESETS[preset]
     return [
-        Run(TUNING, arm.label, data, TRIAL_SEED[preset], {**options, "tuned": tuned})
-        for data in DATA[preset]
-        for shorter in [{} if preset == "smoke" else {"fit.epochs": _TRIAL_EPOCHS[data]}]
-        for options in [{**SIZES[preset][data], **shorter}]
+        Run(TUNING, arm.label, data, own["trial_seed"], {**options, "tuned": tuned})
+        for data in own["data"]
+        for options in [{**sizes(preset, data), **own["trial"].get(data, {})}]
         for arm in ARMS.values()
-        for tuned in trials(arm, _RATES[preset], _OWN[preset])
+        for tuned in trials(arm, own["rates"], own["own"])
     ]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set, seed by seed."""
-    noise = {"noises": list(NOISES[preset]), "noisy": NOISY[preset]}
+    own = PRESETS[preset]
+    noise = {key: own[key] for key in ("noises", "noisy")}
     return [
-        Run("vqa", arm.label, data, seed, {**SIZES[preset][data], **noise, "tuned": tuned})
-        for seed in range(SEEDS[preset])
-        for data in DATA[preset]
+        Run("vqa", arm.label, data, seed, {**sizes(preset, data), **noise, "tuned": tuned})
+        for seed in range(own["seeds"])
+        for data in own["data"]
         for arm in ARMS.values()
-        for first in [trials(arm, _RATES[preset], _OWN[preset])[0]]
+        for first in [trials(arm, own["rates"], own["own"])[0]]
         for tuned in [chosen.get((data, arm.label), first)]
     ]
 
@@ -193,10 +175,10 @@ def _trained(
 ) -> tuple[MaskedModel, FitResult]:
     """One member: trained now, or found in the store."""
     config = configuration(arm, run)
-    seed = run.seed + _APART * place
+    seed = run.seed + images.APART * place
     values = {**config, "method": arm.method, "split": run.seed, "seed": seed}
     digest = hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
-    folder = context.folder.parent / models.STORE / f"vqa-{arm.method}-s{seed}-{digest}"
+    folder = context.folder.parent / images.STORE / f"vqa-{arm.method}-s{seed}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     model = build(arm, config, data, seed)
     train = VQABatches(data.train, batch_size=config["batch"], shuffle=True, seed=seed)
@@ -232,12 +214,10 @@ def section(records: Sequence[Record]) -> Section:
     compared = []
     for name in names:
         own, title = [record for record in records if record["data"] == name], TITLES[name]
-        blocks += [
-            Text(_about(own, name)),
-            *(_table(own, name, test) for test in ("clean", "noisy")),
-        ]
+        tables = (_table(own, name, test) for test in ("clean", "noisy"))
         chosen = f"{title}: chosen on validation data"
-        blocks += [_curves(own, name), sections.choices(own, {name: "Options"}, chosen)]
+        blocks += [Text(_about(own, name)), *tables, _curves(own, name)]
+        blocks.append(sections.choices(own, {name: "Options"}, chosen))
         compared += [
             Compared(name, f"{test}/all", f"accuracy on {test} features ({title})", percent=True)
             for test in ("noisy", "clean")
@@ -333,12 +313,7 @@ def _counts(own: Sequence[Record]) -> dict[str, int]:
 
 STUDY = Study(
     name="vqa",
-    title="Questions about pictures",
-    question=(
-        "Do learned masks on a transformer help it to answer questions about pictures when its "
-        "visual features are noisy?"
-    ),
-    paper="Table 2",
+    **judged.entry("vqa.study"),
     work="gflowout.studies.vqa:work",
     tuning=tuning,
     runs=runs,

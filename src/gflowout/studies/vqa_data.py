@@ -1,4 +1,4 @@
-"""Questions of the VQA study: sizes, pictures as regions with fixed features, parts of the sets.
+"""Questions of the VQA study: pictures as regions with fixed features, and parts of the sets.
 
 Every method sees the same features, as the paper's methods all see those of one detector: so noise
 on them is the same noise for all.
@@ -6,7 +6,6 @@ on them is the same noise for all.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import math
@@ -18,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
 from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core import random
-from gflowout.core.atomic_io import write_file
 from gflowout.data import store, vqa
 from gflowout.data.vqa import VQASet, VQASplit
+from gflowout.studies import images
 
 DIRECTIONS = 8
 """Bins of the direction of edges."""
@@ -35,43 +32,6 @@ STORE = "regions"
 """Folder of the features, beside the folders of the runs."""
 FORMAT = 1
 """Of the features: another one makes them again."""
-
-# On one core at 2.8 GHz a step of 32 questions takes 27 ms without masks and up to 110 ms with
-# those of "combined"; half a thousand steps are enough to answer from the picture.
-_SMALL: dict[str, Any] = {
-    "net.layers": 1, "net.width": 64, "net.heads": 4, "net.hidden": 128, "net.embedding_size": 32,
-    "net.reduction_hidden": 64, "net.reduced": 128, "fit.schedule": "cosine",
-    "fit.valid_samples": 3, "batch": 32, "grid": 4, "size": 64, "train": 3000, "valid": 400,
-    "test": 600, "samples": 20,
-}  # fmt: skip
-TINY: dict[str, Any] = {
-    **_SMALL, "net.width": 16, "net.hidden": 16, "net.embedding_size": 8,
-    "net.reduction_hidden": 16, "net.reduced": 16, "fit.epochs": 1, "fit.valid_samples": 1,
-    "train": 120, "valid": 40, "test": 40, "batch": 30, "samples": 3,
-}  # fmt: skip
-SIZES: dict[str, dict[str, dict[str, Any]]] = {
-    "smoke": {
-        "vqa-rad": {**TINY, "length": 8, "size": 32},
-        "easy-vqa": {**TINY, "length": 8, "size": 16, "grid": 2},
-    },
-    "cpu": {
-        "vqa-rad": {**_SMALL, "length": 12, "fit.epochs": 8},
-        "easy-vqa": {**_SMALL, "length": 8, "fit.epochs": 5},
-    },
-    # Sizes and schedule of the published MCAN-small.
-    "paper": {
-        "vqa-v2": {
-            "net.layers": 6, "net.width": 512, "net.heads": 8, "net.hidden": 2048,
-            "net.embedding_size": 300, "net.reduction_hidden": 512, "net.reduced": 1024,
-            "net.dropout": 0.1, "fit.epochs": 13, "fit.warmup": 3, "fit.schedule": "milestones",
-            "fit.milestones": [10 / 13, 12 / 13], "fit.gamma": 0.2, "fit.patience": 3,
-            "fit.valid_samples": 5, "fit.log_z_lr": 0.1, "batch": 64, "length": 14,
-            "features": 2048, "held_out": 0.1, "min_count": 8, "train": None, "valid": None,
-            "test": None, "samples": 20,
-        },
-    },
-}  # fmt: skip
-"""Options by preset and data."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +140,9 @@ def _regions(
         text = f"{FORMAT} {size} {grid} {folder.resolve()}\n{files}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         path = kept / STORE / f"{name}-{digest}.safetensors"
-        # A damaged file is made again.
-        with contextlib.suppress(FileNotFoundError, SafetensorError, KeyError):
-            return safetensors.load(path.read_bytes())["features"]
-        features = _decoded(name, folder, names, size, grid)
-        write_file(path, lambda stream: stream.write(safetensors.save({"features": features})))
-        return features
+        return images.kept_tensor(
+            path, "features", lambda: _decoded(name, folder, names, size, grid)
+        )
 
     split = vqa.load(name, where, length=length, seed=seed, visual=visual)
     features = split.train.visual
@@ -213,16 +170,16 @@ def _standardised(features: Tensor, seen: Tensor) -> Tensor:
     return torch.cat([scaled, place.expand(len(features), -1, -1)], -1) * real
 
 
-def _described(images: Tensor, grid: int) -> Tensor:
-    grey = images.mean(1, keepdim=True)
+def _described(pictures: Tensor, grid: int) -> Tensor:
+    grey = pictures.mean(1, keepdim=True)
     across = F.pad(grey[..., 2:] - grey[..., :-2], (1, 1, 0, 0))
     down = F.pad(grey[..., 2:, :] - grey[..., :-2, :], (0, 0, 1, 1))
     strength = (across.square() + down.square()).sqrt()
     turn = torch.atan2(down, across).remainder(2 * math.pi) / (2 * math.pi)
     bins = (turn * DIRECTIONS).long().clamp(max=DIRECTIONS - 1)
-    edges = torch.zeros(len(images), DIRECTIONS, *images.shape[2:]).scatter_(1, bins, strength)
-    mean = F.adaptive_avg_pool2d(images, grid)
-    spread = (F.adaptive_avg_pool2d(images.square(), grid) - mean.square()).clamp(min=0).sqrt()
+    edges = torch.zeros(len(pictures), DIRECTIONS, *pictures.shape[2:]).scatter_(1, bins, strength)
+    mean = F.adaptive_avg_pool2d(pictures, grid)
+    spread = (F.adaptive_avg_pool2d(pictures.square(), grid) - mean.square()).clamp(min=0).sqrt()
     cells = torch.cat([mean, spread, F.adaptive_avg_pool2d(edges, grid)], 1)
     dark = mean.amax(1, keepdim=True) == 0
     return cells.masked_fill(dark, 0.0).flatten(2).transpose(1, 2).contiguous()

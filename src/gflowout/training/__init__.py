@@ -1,7 +1,4 @@
-"""Training of wrapped models on Lightning: fit, checkpoints that survive a kill, resuming.
-
-Importing this package needs torch only; Lightning (extra ``train``) is imported when training.
-"""
+"""Training of wrapped models on Lightning (extra ``train``), which is imported when training."""
 
 from __future__ import annotations
 

@@ -146,15 +146,7 @@ def _history(module: LightningModule) -> History:
 
 
 def as_csv(history: Sequence[Mapping[str, float]]) -> str:
-    """A table with one row per epoch and one column per number that any epoch has.
-
-    Examples:
-        >>> print(as_csv([{"epoch": 0, "train/nll": 2.5}, {"epoch": 1, "valid/nll": 2.25}]))
-        epoch,train/nll,valid/nll
-        0,2.5,
-        1,,2.25
-        <BLANKLINE>
-    """
+    """A table with one row per epoch and one column per number that any epoch has."""
     columns = list(dict.fromkeys(name for numbers in history for name in numbers))
     stream = io.StringIO()
     table = csv.DictWriter(stream, columns, lineterminator="\n")

@@ -51,10 +51,7 @@ def scores(history: Iterable[Mapping[str, float]]) -> dict[int, float]:
 
 
 def last(folder: Path) -> Path | None:
-    """The latest checkpoint in a folder that can be read, if there is one.
-
-    Writing leaves none that cannot; a disk or a copy may. Such a file is left out with a warning.
-    """
+    """The latest checkpoint that can be read, if any; damaged ones are left out with a warning."""
     for _, path in sorted(epochs(folder).items(), reverse=True):
         try:
             read(path)
@@ -82,12 +79,7 @@ def path_of(folder: Path, epoch: int) -> Path:
 
 
 def best_epochs(scores: Mapping[int, float], keep: int) -> list[int]:
-    """The epochs with the least scores, best first; earlier ones win ties, NaN comes last.
-
-    Examples:
-        >>> best_epochs({0: 0.5, 1: 0.3, 2: 0.3, 3: float("nan")}, keep=2)
-        [1, 2]
-    """
+    """The epochs with the least scores, best first; earlier ones win ties, NaN comes last."""
     by_score = sorted(scores.items(), key=lambda item: (math.isnan(item[1]), item[1], item[0]))
     return [epoch for epoch, _ in by_score[:keep]]
 

@@ -106,9 +106,6 @@ def fit(
             another form.
         strategy: Lightning's name of how devices work together, such as ``"ddp"``.
 
-    Returns:
-        History, best epoch and why it ended.
-
     Raises:
         DivergedError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.

@@ -192,10 +192,7 @@ class MaskedModule(lightning.LightningModule):
     on_test_epoch_end = on_validation_epoch_end
 
     def predict_step(self, batch: Any, index: int) -> Predictive:
-        """The prediction for a batch; labels in it are left out.
-
-        ``Predictive.join`` makes one of those of all batches.
-        """
+        """The prediction for a batch, labels left out; ``Predictive.join`` joins those of all."""
         args, kwargs = inputs_of(batch, self.unpack, self.model)
         return self._predict(args, kwargs, index)
 

@@ -43,8 +43,7 @@ class FitOptions:
         valid_samples: Draws per example for the validation loss.
         keep: How many of the best checkpoints to keep, beside the last.
         precision: ``"auto"`` is ``"bf16-mixed"`` where an accelerator has it and ``"32-true"``
-            elsewhere; or ``"64-true"``. Half precision with scaled gradients is not offered: its
-            scale would be in the gradient norms and in what ``clip`` sees.
+            elsewhere; or ``"64-true"``.
         seed: Of all random numbers of the run.
         accelerator: Lightning's name of the hardware: ``"auto"``, ``"cpu"``, ``"gpu"``...
         devices: Processes on each machine.
@@ -108,14 +107,12 @@ class FitOptions:
         for name in ("optimizer", "generator_optimizer"):
             checks.choice(name, getattr(self, name), ("adam", "adamw", "sgd"))
         checks.choice("schedule", self.schedule, ("constant", "cosine", "milestones"))
+        # Not "16-mixed": gradient norms, and so `clip`, would see its scaled gradients.
         checks.choice("precision", self.precision, ("auto", "32-true", "64-true", "bf16-mixed"))
 
 
 def rate_factor(options: FitOptions, epoch: int) -> float:
-    """What the learning rates of an epoch, counted from 0, are multiplied with.
-
-    A pure function of the epoch, so that a resumed run needs no state for it.
-    """
+    """Factor of an epoch's learning rates; a pure function, so a resumed run needs no state."""
     factor = 1.0
     if epoch < options.warmup:
         factor = (epoch + 1) / (options.warmup + 1)

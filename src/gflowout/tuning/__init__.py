@@ -1,7 +1,4 @@
-"""Tuning: search over any option, on validation data, with the same budget for every method.
-
-A trial is a run of :mod:`gflowout.runs` with a record. See ``docs/guides/tuning.md``.
-"""
+"""Search over any option on validation data, one budget for all; see docs/guides/tuning.md."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from gflowout.app.config import Config
 
-TEST = "test"
-"""The option that tells the work function whether it may use test data. Here it never may."""
+TEST = "test"  # option that tells the work function whether it may use test data: here never
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,14 @@ class Tuned:
     def best(self) -> dict[str, Trial]:
         """The best trial of each method that has a good one; of equal ones the first."""
         sign = 1 if self.direction == "minimize" else -1
-        best: dict[str, Trial] = {}
-        for method in self.methods:
-            scored = [
-                (sign * trial.score, trial.number, trial)
-                for trial in self.of(method)
-                if trial.score is not None
-            ]
-            if scored:
-                best[method] = min(scored, key=lambda row: row[:2])[-1]
-        return best
+        best: dict[str, tuple[float, int, Trial]] = {}
+        for trial in self.trials:
+            if trial.score is not None:
+                ranked = (sign * trial.score, trial.number, trial)
+                best[trial.method] = min(
+                    best.get(trial.method, ranked), ranked, key=lambda r: r[:2]
+                )
+        return {method: best[method][-1] for method in self.methods if method in best}
 
     @property
     def failed(self) -> list[Trial]:
@@ -132,17 +129,12 @@ class Tuned:
         rows = [["method", "trials", "failed", "best", "median", "worst", "time", "best options"]]
         for method in self.methods:
             spread, trials = self.spread(method), self.of(method)
+            scores = [f"{spread[name]:.4f}" for name in ("best", "median", "worst")]
+            seconds = duration(sum(trial.seconds for trial in trials))
             options = self.best[method].options if method in self.best else {}
-            rows.append(
-                [
-                    method,
-                    str(len(trials)),
-                    str(sum(trial.score is None for trial in trials)),
-                    *(f"{spread[name]:.4f}" for name in ("best", "median", "worst")),
-                    duration(sum(trial.seconds for trial in trials)),
-                    ", ".join(f"{name}={_shown(value)}" for name, value in options.items()) or "-",
-                ]
-            )
+            shown = ", ".join(f"{name}={_shown(value)}" for name, value in options.items()) or "-"
+            failed = len(trials) - int(spread["trials"])
+            rows.append([method, str(len(trials)), str(failed), *scores, seconds, shown])
         return "\n".join([f"{self.score} ({self.direction}d)", *aligned(rows)])
 
     def listing(self) -> str:
@@ -166,19 +158,19 @@ class Tuned:
 
     def to_yaml(self) -> str:
         """The space, and for each method the best options, the spread and all trials."""
-        best, methods = self.best, {}
+        methods: dict[str, dict[str, Any]] = {}
         for method in self.methods:
-            trials: list[dict[str, Any]] = []
-            for trial in self.of(method):
-                options = dict(trial.options)
-                row = {"score": trial.score, "seconds": trial.seconds, "options": options}
-                trials.append(row if trial.error is None else {**row, "error": trial.error})
+            best = self.best.get(method)
             methods[method] = {
-                "best": dict(best[method].options) if method in best else None,
-                "run": best[method].run if method in best else None,
+                "best": dict(best.options) if best else None,
+                "run": best.run if best else None,
                 "spread": self.spread(method),
-                "trials": trials,
+                "trials": [],
             }
+            for trial in self.of(method):
+                row = {"score": trial.score, "seconds": trial.seconds, "options": {**trial.options}}
+                error = {} if trial.error is None else {"error": trial.error}
+                methods[method]["trials"].append(row | error)
         head = {"score": self.score, "direction": self.direction, "space": self.space.lines()}
         return str(yaml_dialect().text({**head, "methods": methods}))
 
@@ -201,11 +193,8 @@ class Tuned:
             elif any(isinstance(domain, Numbers) and domain.log for domain in domains):
                 axis.set_xscale("log")
             for place, method in enumerate(self.methods):
-                trials = [
-                    trial
-                    for trial in self.of(method)
-                    if trial.score is not None and name in trial.options
-                ]
+                scored = (trial for trial in self.of(method) if trial.score is not None)
+                trials = [trial for trial in scored if name in trial.options]
                 values = [trial.options[name] for trial in trials]
                 x = [labels.index(_shown(value)) for value in values] if labels else values
                 y = [trial.score for trial in trials]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -55,9 +55,8 @@ class Search(ABC):
         """
         trial = f"{self._seed}/{len(self._proposed)}"
         for attempt in count():
-            yield {
-                name: random.Random(f"{trial}/{attempt}/{name}").random() for name in self._domains
-            }
+            key = f"{trial}/{attempt}"
+            yield {name: random.Random(f"{key}/{name}").random() for name in self._domains}
 
 
 class Grid(Search):
@@ -89,9 +88,7 @@ class Optuna(Search):
         super().__init__(domains, seed)
         self._optuna = require("optuna", extra="studies", purpose="search='optuna'")
         self._open: list[Any] = []
-        self._distributions = {
-            name: self._distribution(domain) for name, domain in self._domains.items()
-        }
+        self._distributions = {name: self._distribution(domains[name]) for name in domains}
         with self._quiet():
             # The liar keeps the trials of one batch apart.
             sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -157,9 +154,7 @@ class Optuna(Search):
             logging.set_verbosity(before)
 
 
-def budget(
-    search: str, space: Space, methods: Sequence[str], trials: int, *, subset: bool = False
-) -> int:
+def budget(search: str, space: Space, methods: Collection[str], trials: int, subset: bool) -> int:
     """How many trials every method gets, or an error if they cannot all get the same.
 
     A grid may have fewer than ``trials``; as a ``subset`` it may leave out combinations.
@@ -194,9 +189,7 @@ def budget(
     return min(trials, *sizes.values())
 
 
-def make(
-    search: str, space: Space, method: str, trials: int, *, seed: int, direction: str
-) -> Search:
+def make(search: str, space: Space, method: str, trials: int, seed: int, direction: str) -> Search:
     """The search of one method."""
     if search == "random":
         return Random(space.of(method), seed)

@@ -236,10 +236,6 @@ def space(*parts: str | Mapping[str, Any] | Space) -> Space:
         Traceback (most recent call last):
             ...
         ValueError: fit.lr=log:1e-4: log takes LOW:HIGH or LOW:HIGH:POINTS, got '1e-4'
-        >>> space("fit.lr")
-        Traceback (most recent call last):
-            ...
-        ValueError: a space takes OPTION=VALUES with values 'a,b,c', ... got 'fit.lr'
     """
     shared: dict[str, Domain] = {}
     own: dict[str, dict[str, Domain]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,18 +37,41 @@ BUDGET = ("fit.epochs", "fit.patience", "fit.min_delta", "fit.valid_samples", "s
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a search depends on, except for the engine and the machine."""
+    """All that a search depends on, except for the engine and the machine; see :func:`tune`."""
 
-    base: Mapping[str, Mapping[str, Any]]
+    base: Mapping[str, Mapping[str, Any]]  # by method
     space: Space
-    search: str
-    trials: int
-    parallel: int
-    seed: int
-    score: str
-    direction: str
-    work: str
-    subset: bool
+    search: str = "random"
+    trials: int = 20
+    parallel: int = 2
+    seed: int = 0
+    score: str = "valid/nll"
+    direction: str = "minimize"
+    work: str = WORK
+    subset: bool = False
+
+    def __post_init__(self) -> None:
+        for owner, domains in self.space.own.items():
+            for option in domains:
+                checks.choice(f"the method of '{owner}:{option}' in space", owner, self.base)
+                _not_budget(f"{owner}:{option}", option)
+        for method in self.base:
+            for key, advice in (
+                ("method.name", "list methods"),
+                (TEST, "test the best afterwards"),
+            ):
+                if key in self.space.of(method):
+                    raise ValueError(f"space must not have {key}; {advice} instead")
+        if not isinstance(self.score, str) or of_test(self.score):
+            raise ValueError(f"score must be one of validation data, got {self.score!r}")
+        trials = searches.budget(self.search, self.space, self.base, self.trials, self.subset)
+        object.__setattr__(self, "trials", trials)
+        for name, low in (("parallel", 1), ("seed", 0)):
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), low=low))
+        checks.choice("direction", self.direction, searches.DIRECTIONS)
+        checks.boolean("subset", self.subset)
+        if self.work == WORK:
+            _check_values(self)
 
     def run(self, method: str, options: Mapping[str, Any]) -> Run:
         """The run of a trial."""
@@ -70,18 +93,10 @@ class Plan:
 def make_plan(
     base: Config | Mapping[str, Any],
     space: Space | str | Mapping[str, Any] | Sequence[str],
-    *,
     methods: Sequence[str],
-    search: str = "random",
-    trials: int = 20,
-    parallel: int = 2,
-    seed: int = 0,
-    score: str = "valid/nll",
-    direction: str = "minimize",
-    work: str = WORK,
-    subset: bool = False,
+    **options: Any,
 ) -> Plan:
-    """Check all that a search depends on; arguments as in :func:`tune`."""
+    """The plan of a search; arguments as in :func:`tune`."""
     if isinstance(methods, str) or not isinstance(methods, Iterable) or not list(methods):
         raise ValueError(f"methods must be a list of at least one method, got {methods!r}")
     methods = list(methods)
@@ -92,32 +107,7 @@ def make_plan(
         if not hasattr(base, "method"):
             raise TypeError(f"base must be a Config or a dict of options, got {base!r}")
         base = _options_of(base, methods)
-    bases = _by_method(plain("base", base), methods)
-    for owner, domains in searched.own.items():
-        for option in domains:
-            checks.choice(f"the method of '{owner}:{option}' in space", owner, methods)
-            _not_budget(f"{owner}:{option}", option)
-    for method in methods:
-        for key, instead in (("method.name", "list methods"), (TEST, "test the best afterwards")):
-            if key in searched.of(method):
-                raise ValueError(f"space must not have {key}; {instead} instead")
-    if not isinstance(score, str) or of_test(score):
-        raise ValueError(f"score must be one of validation data, got {score!r}")
-    plan = Plan(
-        base=bases,
-        space=searched,
-        search=search,
-        trials=searches.budget(search, searched, methods, trials, subset=subset),
-        parallel=checks.integer("parallel", parallel, low=1),
-        seed=checks.integer("seed", seed, low=0),
-        score=score,
-        direction=checks.choice("direction", direction, searches.DIRECTIONS),
-        work=work,
-        subset=checks.boolean("subset", subset),
-    )
-    if work == WORK:
-        _check_values(plan)
-    return plan
+    return Plan(_by_method(plain("base", base), methods), searched, **options)
 
 
 def _by_method(base: Mapping[str, Any], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -184,13 +174,6 @@ def agree(plan: Plan, folder: Path) -> None:
             )
 
 
-def remember(plan: Plan, folder: Path) -> None:
-    """Write the plan of a search to its folder, or refuse a folder that has another."""
-    agree(plan, folder)
-    if not (folder / PLAN).exists():
-        write_text(folder / PLAN, yaml_dialect().text(plan.to_dict()))
-
-
 def of_test(metric: str) -> bool:
     """Whether a metric says by its name that it was measured on test data."""
     return "test" in re.split("[^a-z0-9]+", metric.lower())
@@ -252,9 +235,6 @@ def tune(
         memory_limit: Stop a trial that uses more than this many GiB.
         progress: Show progress on standard error.
 
-    Returns:
-        All trials and the best of each method.
-
     Raises:
         ValueError: If methods could not have the same budget, the score is not one of a trial's
             metrics or not one of validation data, or the folder has another search.
@@ -268,7 +248,7 @@ def tune(
     plan = make_plan(
         base,
         space,
-        methods=methods,
+        methods,
         search=search,
         trials=trials,
         parallel=parallel,
@@ -284,14 +264,12 @@ def tune(
 
 def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False) -> Tuned:
     """As :func:`tune`, with a plan that is made already."""
-    remember(plan, folder)
+    agree(plan, folder)
+    if not (folder / PLAN).exists():
+        write_text(folder / PLAN, yaml_dialect().text(plan.to_dict()))
     methods = list(plan.base)
-    search = {
-        method: searches.make(
-            plan.search, plan.space, method, plan.trials, seed=plan.seed, direction=plan.direction
-        )
-        for method in methods
-    }
+    how = (plan.trials, plan.seed, plan.direction)
+    search = {method: searches.make(plan.search, plan.space, method, *how) for method in methods}
     # Only a search that learns gains from doing its trials a few at a time.
     size = plan.parallel if plan.search == "optuna" else plan.trials
     trials: dict[str, list[Trial]] = {method: [] for method in methods}
@@ -304,7 +282,7 @@ def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False
         # Methods take turns, so that a search that is cut short has tried all of them.
         turns = [(method, place) for place in range(count) for method in methods]
         runs = {turn: plan.run(turn[0], asked[turn[0]][turn[1]]) for turn in turns}
-        for left, group in _missing(list(runs.values()), folder, options.retries, again):
+        for left, group in _missing(runs.values(), folder, options.retries, again):
             do_runs(group, plan.work, folder, replace(options, retries=left))
         outcomes = _outcomes(folder)
         for method in methods:
@@ -320,25 +298,25 @@ def do_search(plan: Plan, folder: Path, options: RunOptions, again: bool = False
 
 
 def _missing(
-    runs: list[Run], folder: Path, retries: int, again: bool
-) -> Iterator[tuple[int, list[Run]]]:
+    runs: Iterable[Run], folder: Path, retries: int, again: bool
+) -> list[tuple[int, list[Run]]]:
     """Runs that are neither done nor given up, by how often they may still be tried again."""
     finished, attempts = records.finished(folder), records.failures(folder)
     groups: dict[int, list[Run]] = {}
     for run in runs:
-        if run.id not in finished:
-            left = retries if again else retries - attempts.get(run.id, 0)
+        left = retries if again else retries - attempts.get(run.id, 0)
+        if run.id not in finished and left >= 0:
             groups.setdefault(left, []).append(run)
-    yield from ((left, group) for left, group in sorted(groups.items()) if left >= 0)
+    return sorted(groups.items())
 
 
 def _outcomes(folder: Path) -> dict[str, dict[str, Any]]:
     """The record of each run: of its success, or of its last failure."""
-    ranked = sorted(
-        records.read(folder),
-        key=lambda record: (record["status"] == records.DONE, record["attempt"]),
-    )
-    return {record["id"]: record for record in ranked}
+
+    def rank(record: dict[str, Any]) -> tuple[bool, int]:
+        return record["status"] == records.DONE, record["attempt"]
+
+    return {record["id"]: record for record in sorted(records.read(folder), key=rank)}
 
 
 def _outcome(

@@ -72,7 +72,6 @@ class Summary:
     counts: dict[str, int | str]
 
     def __getitem__(self, name: str) -> int | str:
-        """The count called ``name``."""
         return self.counts[name]
 
     def __str__(self) -> str:
@@ -136,7 +135,8 @@ def load(
         data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
         test_hospital: Hospital to test on: ``"largest"``, an id, several ids, or a fraction of all
             stays to draw hospitals for.
-        train_hospital: The only hospital to train on; ``None``: all that are not tested on.
+        train_hospital: The only hospital to train on, with an id as ``test_hospital``; ``None``:
+            all that are not tested on.
         hours: Length of the window from admission to the unit.
         tables: Drug tables: ``"medication"`` (orders), ``"infusion"`` (running infusions),
             ``"admission"`` (drugs taken before admission, as features of their own).
@@ -149,9 +149,6 @@ def load(
         balance: What to do about rare deaths in training, see :func:`balanced`.
         valid_fraction: Part of the training side's patients for validation.
         seed: Seed of all draws.
-
-    Returns:
-        The three sets, the vocabulary, and counts.
 
     Raises:
         MissingDataError: If the data are not there; the message says how to get them.
@@ -170,16 +167,24 @@ def load(
     drugs, drug_counts = exposures(read, hours)
     if require_drugs:
         stays = _with_drugs(stays, drugs, hours, counts)
-    split = _hospital_split(stays, train_hospital, test_hospital, seed)
-    parts = (*_validation_split(split.train, valid_fraction, min_count, seed), split.test)
-    vocabulary = Vocabulary.fit(drugs, parts[0].index, drug_key=drug_key, min_count=min_count)
-    scales = Covariates.fit(parts[0], covariates)
+    if train_hospital is None:
+        split = leave_hospital_out(stays, test_hospital, seed=seed)
+    else:
+        test: Any = test_hospital  # anything but an id is refused
+        split = between_hospitals(stays, train_hospital=train_hospital, test_hospital=test)
+    train, valid = hold_out_patients(split.train, valid_fraction, seed=seed)
+    if len(train) < min_count <= len(split.train):
+        raise ValueError(
+            f"valid_fraction must leave at least min_count={min_count} stays to train on, got "
+            f"{valid_fraction:g}, which leaves {len(train)} of {len(split.train)}"
+        )
+    vocabulary = Vocabulary.fit(drugs, train.index, drug_key=drug_key, min_count=min_count)
+    scales = Covariates.fit(train, covariates)
+    parts = (train, valid, split.test)
     sets = [ClinicalSet.build(part, drugs, vocabulary, scales) for part in parts]
     summary = Summary({**counts, **drug_counts, **_counts(split, vocabulary, sets)})
-    train, valid, test = sets
-    return ClinicalSplit(
-        balanced(train, balance, seed=seed), valid, test, vocabulary, scales, summary
-    )
+    balanced_train = balanced(sets[0], balance, seed=seed)
+    return ClinicalSplit(balanced_train, sets[1], sets[2], vocabulary, scales, summary)
 
 
 def _with_drugs(
@@ -192,29 +197,6 @@ def _with_drugs(
         none = f"none of {len(stays)} has a drug in the first {hours:g} hours"
         raise ValueError(f"require_drugs=True leaves no stays: {none}")
     return stays[treated]
-
-
-def _hospital_split(
-    stays: pd.DataFrame, train_hospital: int | None, test_hospital: Any, seed: int
-) -> HospitalSplit:
-    if train_hospital is None:
-        return leave_hospital_out(stays, test_hospital, seed=seed)
-    if isinstance(test_hospital, str | float | Collection):
-        expected = "the id of a hospital when train_hospital is one"
-        raise TypeError(f"test_hospital must be {expected}, got {test_hospital!r}")
-    return between_hospitals(stays, train_hospital=train_hospital, test_hospital=test_hospital)
-
-
-def _validation_split(
-    stays: pd.DataFrame, fraction: float, min_count: int, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    train, valid = hold_out_patients(stays, fraction, seed=seed)
-    if len(train) < min_count <= len(stays):
-        raise ValueError(
-            f"valid_fraction must leave at least min_count={min_count} stays to train on, got "
-            f"{fraction:g}, which leaves {len(train)} of {len(stays)}"
-        )
-    return train, valid
 
 
 def _counts(
@@ -265,15 +247,11 @@ def summary(tables: Tables, hours: float = 48) -> Summary:
 def summarise(folder: str | Path) -> dict[str, int | str]:
     """Read the tables of a folder and count what they hold, for ``gflowout data check``.
 
-    The table of drugs taken before admission is optional.
-
-    Raises:
-        MissingDataError: If another table is not there.
-        DataError: If a file is damaged or not what its name says.
+    The table of drugs taken before admission may be missing; otherwise errors are those of
+    :func:`read_tables`.
 
     Examples:
         >>> summarise("data/eicu_demo")["stays"]  # doctest: +SKIP
     """
-    optional = () if find_table(Path(folder), "admission") else ("admission",)
-    needed = [table for table in DRUG_TABLES if table not in optional]
-    return summary(read_tables(folder, needed)).counts
+    there = [name for name in DRUG_TABLES if name != "admission" or find_table(Path(folder), name)]
+    return summary(read_tables(folder, there)).counts

@@ -1,8 +1,4 @@
-"""From stays and drugs to tensors: vocabulary, covariates, class balance.
-
-The vocabulary, the translation between names and codes, and the scale of covariates are learned by
-``fit`` from the stays it is given, and only applied afterwards.
-"""
+"""From stays and drugs to tensors: vocabulary, covariates, class balance."""
 
 from __future__ import annotations
 

@@ -47,12 +47,6 @@ def normalise(name: str) -> str:
     Examples:
         >>> normalise("5 ML VIAL : DILTIAZEM HCL 25 MG/5ML IV SOLN")
         'diltiazem'
-        >>> normalise("WARFARIN SODIUM 5 MG PO TABS")
-        'warfarin'
-        >>> normalise("Norepinephrine (mcg/min)")
-        'norepinephrine'
-        >>> normalise("Volume (mL) Magnesium  (ml/hr)")
-        'magnesium'
         >>> normalise("IPRATROPIUM-ALBUTEROL 0.5-2.5 (3) MG/3ML IN SOLN")
         'albuterol-ipratropium'
     """

@@ -51,12 +51,7 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "drugname": "name",
     },
 }
-_FILES = {
-    "patient": "patient",
-    "medication": "medication",
-    "infusion": "infusionDrug",
-    "admission": "admissionDrug",
-}
+_FILES = {"infusion": "infusionDrug", "admission": "admissionDrug"}  # else the table's own name
 _AGAIN = "the file is damaged: get it again"
 
 
@@ -84,16 +79,12 @@ def load_tables(
     data_dir: str | Path | None = None,
     tables: Iterable[str] = ("medication", "infusion"),
 ) -> Tables:
-    """Find a copy of eICU and read its tables.
+    """Find a copy of eICU and read its tables; errors are those of :func:`read_tables`.
 
     Args:
         name: ``"eicu-demo"`` or ``"eicu"``.
         data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
         tables: Drug tables to read.
-
-    Raises:
-        MissingDataError: If there is no such copy, or a file of it is not there.
-        DataError: If a file is damaged or not what its name says.
 
     Examples:
         >>> tables = load_tables("eicu-demo", "data")  # doctest: +SKIP
@@ -122,7 +113,10 @@ def read_tables(folder: str | Path, tables: Iterable[str] = ("medication", "infu
         tables of eICU
     """
     folder = Path(folder)
-    names = table_names(tables)
+    check_texts("tables", tables)
+    names = dict.fromkeys(checks.choice("tables", name, DRUG_TABLES) for name in tables)
+    if not names:
+        raise ValueError("tables must name at least one drug table, got none")
     patient = _read(folder, "patient")
     path = find_table(folder, "patient")
     repeated = patient.patientunitstayid[patient.patientunitstayid.duplicated()]
@@ -175,9 +169,8 @@ def stay_table(
     age = age.where(age != "")
     years = pd.to_numeric(age, errors="coerce")
     if (odd := years.isna() & age.notna()).any():
-        raise DataError(
-            f"{tables.folder}: age must be a number, '> 89' or empty, got {age[odd].iloc[0]!r}"
-        )
+        got = repr(age[odd].iloc[0])
+        raise DataError(f"{tables.folder}: age must be a number, '> 89' or empty, got {got}")
     stays = pd.DataFrame(
         {
             "patient": tables.patient.uniquepid,
@@ -203,36 +196,18 @@ def stay_table(
     return stays[recorded & long].sort_index(), counts
 
 
-def table_names(tables: Iterable[str]) -> tuple[str, ...]:
-    """Check names of drug tables.
-
-    Examples:
-        >>> table_names(["medication", "infusions"])
-        Traceback (most recent call last):
-            ...
-        ValueError: tables must be one of 'medication', 'infusion', 'admission', got 'infusions';
-        did you mean 'infusion'?
-    """
-    check_texts("tables", tables)
-    names = tuple(dict.fromkeys(checks.choice("tables", name, DRUG_TABLES) for name in tables))
-    if not names:
-        raise ValueError("tables must name at least one drug table, got none")
-    return names
-
-
 def find_table(folder: Path, table: str) -> Path | None:
     """The file of a table in a folder, compressed or not, with a name in any case."""
     if not folder.is_dir():
         raise MissingDataError(f"{folder}: no such folder; name the one with the tables of eICU")
     paths = {path.name.lower(): path for path in sorted(folder.iterdir())}
-    stem = _FILES[table].lower()
+    stem = _FILES.get(table, table).lower()
     return paths.get(f"{stem}.csv.gz") or paths.get(f"{stem}.csv")
 
 
 def _read(folder: Path, table: str) -> pd.DataFrame:
-    path, columns = find_table(folder, table), _COLUMNS[table]
+    path, columns, name = find_table(folder, table), _COLUMNS[table], _FILES.get(table, table)
     if path is None:
-        name = _FILES[table]
         raise MissingDataError(
             f"{folder}: no table {name} here; looked for {name}.csv.gz and {name}.csv in any case. "
             "Put the file from PhysioNet there, or leave the table out"
@@ -243,7 +218,7 @@ def _read(folder: Path, table: str) -> pd.DataFrame:
     if missing:
         raise DataError(
             f"{path}: no column {', '.join(missing)}; the file has {', '.join(map(str, header))}. "
-            f"It must be the table {_FILES[table]} of eICU as published"
+            f"It must be the table {name} of eICU as published"
         )
     # Minutes and codes are far below 2^24, so float32 is exact.
     types = {"key": "float64", "number": "float32", "text": "str", "name": "category"}

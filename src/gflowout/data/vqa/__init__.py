@@ -1,9 +1,4 @@
-"""Visual question answering: three data sets of questions about pictures in one form.
-
-``load`` gives training, validation and test sets with vocabularies from training alone;
-``VQABatches`` makes batches of them; ``v2``, ``rad`` and ``easy`` read the published files;
-``accuracy`` is the official measure.
-"""
+"""Visual question answering: three data sets of questions about pictures in one form."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.data import store
 from gflowout.data.batches import Batches
 from gflowout.data.shifts import feature_noise
 from gflowout.data.transforms import Transform
@@ -95,7 +91,7 @@ def load(
     visual: Callable[[Path, tuple[str, ...]], Tensor | Regions] | None = None,
     **options: Any,
 ) -> VQASplit:
-    """Load a data set of questions about pictures, ready for training.
+    """Load a data set of questions: three sets that share their pictures, and the vocabularies.
 
     Args:
         name: ``"vqa-v2"``, ``"vqa-rad"`` or ``"easy-vqa"``.
@@ -115,9 +111,6 @@ def load(
         options: ``size``, ``fit``, ``channels``, ``progress`` where there are pictures;
             ``features_dir``, ``regions``, ``features``, ``cache_bytes`` where there are features.
 
-    Returns:
-        Three sets that share their pictures, and the two vocabularies.
-
     Examples:
         >>> split = load("vqa-rad", "data", size=64)  # doctest: +SKIP
         >>> len(split.train), len(split.answers)  # doctest: +SKIP
@@ -127,7 +120,7 @@ def load(
     source.check(options)
     if visual is not None and options:
         raise TypeError(f"visual leaves nothing to the options {', '.join(options)}")
-    folder = source.find(data_dir)
+    folder = store.find(name, data_dir)
     training, test = pooled([source.read("train", folder), source.read(source.evaluation, folder)])
     if by_image is None:
         by_image = source.by_image
@@ -145,11 +138,9 @@ def load(
 
 
 def summarise(name: str, folder: Path) -> dict[str, int | str]:
-    """Count what a data set's folder holds; every JSON file is read and checked.
+    """Count pictures, questions per split and type, answers and irregular entries of a folder.
 
-    Returns:
-        Numbers of pictures (or files of features), of questions per split and type, of pictures
-        asked about, of answers, and of irregular entries.
+    Every JSON file is read and checked. Files of features count as pictures.
 
     Examples:
         >>> summarise("vqa-rad", Path("data/vqa_rad"))["pictures"]  # doctest: +SKIP
@@ -168,9 +159,8 @@ def summarise(name: str, folder: Path) -> dict[str, int | str]:
     counts["pictures of both"] = len(set(train.picture_names) & set(test.picture_names))
     answers = train.fitted_answers(source.min_count)
     counts["answers"] = len(answers)
-    counts["test questions without a known answer"] = int(
-        (answers.count(test.answers).counts.sum(1) == 0).sum()
-    )
+    unknown = answers.count(test.answers).counts.sum(1) == 0
+    counts["test questions without a known answer"] = int(unknown.sum())
     longest = max(len(text.split()) for text in train.questions)
     counts["words in the longest training question"] = longest
     counts["words"] = len(Tokenizer.fit(train.questions).vocabulary)
@@ -218,12 +208,9 @@ class VQABatches(Batches):
         if not isinstance(questions, VQASet):
             raise TypeError(f"questions must be a VQASet, got {type(questions).__name__}")
         if not len(questions):
-            raise ValueError(
-                f"questions must hold at least one question, got the empty {questions!r}"
-            )
-        rows = torch.arange(len(questions))
+            raise ValueError(f"questions must hold at least one question, got {questions!r}")
         super().__init__(
-            rows,
+            torch.arange(len(questions)),
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -235,8 +222,7 @@ class VQABatches(Batches):
         self.noise = checks.number("noise", noise, low=0)
         if noise and seed is None:
             raise ValueError(f"seed must be given with noise={noise:g}, got None")
-        visual = questions.visual
-        pictures = isinstance(visual, Tensor) and visual.dtype == torch.uint8
+        pictures = getattr(questions.visual, "dtype", None) == torch.uint8
         if noise and transform is None and pictures:
             raise ValueError(
                 "noise is for features, and the set has pictures: name what makes features of "

@@ -45,8 +45,6 @@ _CONTRACTED = """
     why's won't would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're
     you've
 """
-
-
 # Contractions by their spellings without one of the apostrophes.
 _CONTRACTIONS = {
     word[:place] + word[place + 1 :]: word
@@ -62,10 +60,6 @@ def strip_punctuation(text: str) -> str:
 
     A mark is removed if it touches a space anywhere in the text, or if the text has a comma between
     digits; otherwise it becomes a space. Periods are removed unless a digit follows.
-
-    Examples:
-        >>> strip_punctuation("black/white"), strip_punctuation("1,000"), strip_punctuation("no.")
-        ('black white', '1000', 'no')
     """
     thousands = _THOUSANDS.search(text) is not None
     out = text
@@ -116,7 +110,6 @@ class Counts:
     missed: Tensor
 
     def __getitem__(self, rows: Tensor) -> Counts:
-        """Return the counts of some questions."""
         return Counts(self.index[rows], self.counts[rows], self.annotators[rows], self.missed[rows])
 
     def of(self, classes: Tensor) -> Tensor:
@@ -171,7 +164,6 @@ class Answers:
         return cls(tuple(sorted(kept, key=lambda answer: (-counts[answer], answer))))
 
     def __len__(self) -> int:
-        """Number of classes."""
         return len(self.names)
 
     @cached_property

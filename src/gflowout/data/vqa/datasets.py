@@ -35,7 +35,11 @@ class VQAv2(Source):
     min_count = MIN_COUNT
     by_image = True  # evaluation is on new pictures
     options = ("features_dir", "regions", "features", "cache_bytes")
-
+    files = tuple(
+        f"{base}{part}/*.npz"
+        for base in ("", "coco_extract/")
+        for part in ("train2014", "val2014", "test2015")
+    )
     _PARTS = ("train2014", "val2014", "test2015", "test-dev2015")  # the splits in names of files
 
     def read(self, split: str, folder: Path) -> Questions:
@@ -86,12 +90,6 @@ class VQAv2(Source):
         paths = [homes[name.split("/")[0]] / name for name in names]
         return Regions(paths, **options)
 
-    def pictures(self, folder: Path) -> int:
-        """Count the files of region features in a data set's folder."""
-        bases = (folder, folder / "coco_extract")
-        folders = [base / part for base in bases for part in self._PARTS[:3]]
-        return sum(1 for inside in folders for _ in inside.glob("*.npz"))
-
     def _file(self, folder: Path, name: str) -> Path:
         inner = folder / "vqa" / name
         return inner if inner.is_file() else folder / name
@@ -122,7 +120,7 @@ class VQARAD(_PictureSource):
     name = "vqa-rad"
     by_image = False  # test questions are about the pictures of training
     size = 224
-
+    files = ("*.jpg",)  # in the folder of pictures
     _PUBLIC = "VQA_RAD Dataset Public.json"
     _FOLDERS = ("images", "VQA_RAD Image Folder")
 
@@ -157,7 +155,7 @@ class VQARAD(_PictureSource):
 
     def pictures(self, folder: Path) -> int:
         """Count the pictures in a data set's folder."""
-        return sum(1 for _ in self._picture_folder(folder).glob("*.jpg"))
+        return super().pictures(self._picture_folder(folder))
 
     def _picture_folder(self, folder: Path) -> Path:
         for name in self._FOLDERS:
@@ -177,6 +175,7 @@ class EasyVQA(_PictureSource):
     name = "easy-vqa"
     by_image = True  # test pictures are new
     size = 64  # their own
+    files = ("train/images/*.png", "test/images/*.png")
 
     def read(self, split: str, folder: Path) -> Questions:
         """Read a split from a folder with ``answers.txt`` and a sub-folder per split."""
@@ -188,9 +187,7 @@ class EasyVQA(_PictureSource):
             content = record.content
             kinds = [type(part) for part in content] if isinstance(content, list) else None
             if kinds != [str, str, int]:
-                raise record.error(
-                    f"must be [question, answer, number of the picture], got {content!r}"
-                )
+                raise record.error(f"must be [question, answer, picture number], got {content!r}")
             text, answer, picture = content
             if answer not in possible:
                 raise record.error(f"has the answer {answer!r}, which answers.txt does not have")
@@ -205,10 +202,6 @@ class EasyVQA(_PictureSource):
             lines = path.read_text(encoding="utf-8").split("\n")
         return [line.strip() for line in lines if line.strip()]
 
-    def pictures(self, folder: Path) -> int:
-        """Count the pictures in a data set's folder."""
-        return sum(1 for split in self.splits for _ in (folder / split / "images").glob("*.png"))
-
 
 v2, rad, easy = VQAv2(), VQARAD(), EasyVQA()
 SOURCES: dict[str, Source] = {source.name: source for source in (v2, rad, easy)}
@@ -221,12 +214,6 @@ def question_type(answer: str, *, closed: bool) -> int:
     A closed question with the answer yes or no is "yes/no"; an answer that is a number, in digits
     or as a word up to ten, makes "number"; anything else is "other". The answer "none" is "other":
     it says that nothing is seen.
-
-    Examples:
-        >>> [TYPES[question_type(a, closed=c)] for a, c in [("Yes", True), ("one", False)]]
-        ['yes/no', 'number']
-        >>> [TYPES[question_type(a, closed=c)] for a, c in [("left", True), ("5 cm", False)]]
-        ['other', 'other']
     """
     plain = normalise(answer)
     if closed and plain in ("yes", "no"):

@@ -36,12 +36,7 @@ _SLOW = 200  # pictures that take about a second
 
 
 def words(question: str) -> list[str]:
-    """Split a question into lower-case words, as the published MCAN code does.
-
-    Examples:
-        >>> words("What's on the left-hand side / top?")
-        ['whats', 'on', 'the', 'left', 'hand', 'side', 'top']
-    """
+    """Split a question into lower-case words, as the published MCAN code does."""
     return _SPACED.sub(" ", _DROPPED.sub("", question.lower())).split()
 
 
@@ -161,22 +156,19 @@ class Tokenizer:
                         "the file is cut off or no GloVe text file: get it again"
                     )
                 row = ids.get(word)
-                if row is not None and row not in vectors:
-                    vectors[row] = _floats(path, number, numbers)
+                if row is None or row in vectors:
+                    continue
+                try:
+                    vectors[row] = [float(value) for value in numbers]
+                except ValueError as error:
+                    problem = f"line {number} is not a word and numbers; name a GloVe text file"
+                    raise DataError(f"{path}: {problem}") from error
         if not vectors.keys() - {UNKNOWN}:
             none = f"has none of the {len(self.vocabulary)} words of the vocabulary"
             raise DataError(f"{path}: {none}; name a GloVe text file of the same language")
         table = torch.zeros(len(self), size)
         table[list(vectors)] = torch.tensor(list(vectors.values()))
         return table
-
-
-def _floats(path: Path, number: int, fields: list[str]) -> list[float]:
-    try:
-        return [float(field) for field in fields]
-    except ValueError as error:
-        problem = f"line {number} is not a word and numbers; name a GloVe text file"
-        raise DataError(f"{path}: {problem}") from error
 
 
 def decode(
@@ -270,7 +262,6 @@ class Regions:
         self._size = 0
 
     def __len__(self) -> int:
-        """Number of pictures."""
         return len(self.paths)
 
     def __getitem__(self, pictures: Tensor) -> Tensor:

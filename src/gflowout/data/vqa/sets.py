@@ -1,8 +1,4 @@
-"""Questions about pictures, as the files have them and as a model takes them.
-
-A :class:`Source` reads :class:`Questions`; with a vocabulary of words and one of answers they
-become a :class:`VQASet`.
-"""
+"""Questions about pictures, as the files have them and as a model takes them."""
 
 from __future__ import annotations
 
@@ -17,14 +13,7 @@ from torch import Tensor
 
 from gflowout.core import checks, random
 from gflowout.data import store
-from gflowout.data.vqa.answers import (
-    SCORINGS,
-    TYPES,
-    Answers,
-    Counts,
-    count_accuracy,
-    soft_scores,
-)
+from gflowout.data.vqa.answers import SCORINGS, TYPES, Answers, Counts, count_accuracy, soft_scores
 from gflowout.data.vqa.inputs import LENGTH, Regions, Tokenizer, words
 
 Rows = Tensor | Sequence[int] | slice
@@ -51,7 +40,6 @@ class Questions:
     _ROWS: ClassVar = "questions question_ids image_index answers main types"  # one per question
 
     def __len__(self) -> int:
-        """Number of questions."""
         return len(self.questions)
 
     def subset(self, rows: Rows) -> Self:
@@ -225,6 +213,7 @@ class Source(ABC):
     min_count: int = 0  # by default, answers of so many training questions or fewer are no class
     by_image: bool  # whether evaluation is on new pictures, so that validation should be, too
     options: tuple[str, ...]  # keywords of visual
+    files: tuple[str, ...]  # patterns of all pictures, or files of features, in the folder
 
     @abstractmethod
     def read(self, split: str, folder: Path) -> Questions:
@@ -234,9 +223,9 @@ class Source(ABC):
     def visual(self, folder: Path, names: tuple[str, ...], **options: Any) -> Tensor | Regions:
         """Read pictures or their features."""
 
-    @abstractmethod
     def pictures(self, folder: Path) -> int:
         """Count the pictures, or files of features, in a data set's folder."""
+        return sum(1 for pattern in self.files for _ in folder.glob(pattern))
 
     def collect(
         self, split: str, file: str, rows: Sequence[Row], notes: dict[str, int] | None = None
@@ -259,10 +248,6 @@ class Source(ABC):
             notes=notes or {},
         )
 
-    def find(self, data_dir: str | Path | None = None) -> Path:
-        """The data set's folder."""
-        return store.find(self.name, data_dir)
-
     def load(
         self,
         split: str,
@@ -280,7 +265,7 @@ class Source(ABC):
         :func:`soft_scores`, ``options`` are those of :meth:`visual`.
         """
         self.check(options)
-        folder = self.find(data_dir)
+        folder = store.find(self.name, data_dir)
         questions = self.read(split, folder)
         if tokenizer is None or answers is None:
             train = questions if split == "train" else self.read("train", folder)

@@ -90,19 +90,15 @@ def wrap_transformer(
     if padding == "auto":
         padding = MASK if MASK in named_tensors(backbone, args, kwargs) else None
     if preset is None:
-        known = {option.name for option in dataclasses.fields(METHODS[method].Options)}
+        fields = {option.name for option in dataclasses.fields(METHODS[method].Options)}
         starts = {"prior_keep": KEEP, "rate": 1 - KEEP}
-        options = {name: start for name, start in starts.items() if name in known} | options
+        options = {name: start for name, start in starts.items() if name in fields} | options
+    sites = default_sites(backbone, example) if sites is None else sites
+    likelihood = default_likelihood(backbone) if likelihood is None else likelihood
     model = wrap(
-        backbone,
-        method,
-        default_sites(backbone, example) if sites is None else sites,
-        likelihood=default_likelihood(backbone) if likelihood is None else likelihood,
-        example=example,
-        padding=padding,
-        preset=preset,
-        **options,
-    )
+        backbone, method, sites, likelihood=likelihood, example=example, padding=padding,
+        preset=preset, **options,
+    )  # fmt: skip
     other = [
         site.name
         for site in model.sites
@@ -122,11 +118,10 @@ def default_sites(backbone: PreTrainedModel, example: Any = None) -> list[str]:
     """Names of the sites of a transformer: what each layer's MLP adds, and the head's dropout.
 
     The residual stream itself is never masked, only what is added to it. Where a layer has an
-    ``nn.Dropout`` after its MLP, the mask replaces it; other dropout stays. (Not every
-    ``nn.Dropout`` could be a site: those of the attention are calls inside a fused kernel, and some
-    modules are used twice.) Modules that do not run exactly once are left out, and so are those
-    whose output has no batch axis; where that is the MLP (OPT puts the tokens of all sentences in
-    one row), what the layer's attention adds is masked instead.
+    ``nn.Dropout`` after its MLP, the mask replaces it; other dropout stays. Modules that do not run
+    exactly once are left out, and so are those whose output has no batch axis; where that is the
+    MLP (OPT puts the tokens of all sentences in one row), what the layer's attention adds is masked
+    instead.
 
     Args:
         backbone: A model of ``transformers``.

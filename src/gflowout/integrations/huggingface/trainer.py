@@ -1,9 +1,4 @@
-"""Training with ``transformers.Trainer``, predicting a data set, and files of wrapped models.
-
-``Trainer`` expects a module that takes ``labels`` and returns ``loss`` and ``logits``:
-:class:`TrainerModel` does. Subclasses of ``Trainer``, callbacks, checkpoints and
-``compute_metrics`` need no change.
-"""
+"""Training with ``transformers.Trainer``, predicting a data set, and files of wrapped models."""
 
 from __future__ import annotations
 
@@ -79,6 +74,9 @@ class _Forward:
 
 class TrainerModel(nn.Module):
     """A wrapped model that ``transformers.Trainer`` can train and evaluate.
+
+    It takes ``labels`` and returns ``loss`` and ``logits``, as ``Trainer`` expects: its subclasses,
+    callbacks, checkpoints and ``compute_metrics`` need no change.
 
     Args:
         model: From :func:`wrap_transformer` or :func:`gflowout.wrap`.
@@ -327,7 +325,9 @@ def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_pretrained(model, folder)
         ...     print(sorted(os.listdir(folder)))
+        ...     print(load_pretrained(folder).method.name)
         ['config.json', 'gflowout.safetensors', 'model.safetensors']
+        gflowout
     """
     masked = model.model if isinstance(model, TrainerModel) else model
     if not isinstance(masked, MaskedModel) or not isinstance(masked.backbone, PreTrainedModel):
@@ -359,16 +359,9 @@ def load_pretrained(
         **arguments: Of ``from_pretrained``, such as ``device_map``.
 
     Examples:
-        >>> import tempfile
-        >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> from gflowout.integrations.huggingface import wrap_transformer
-        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
-        >>> model = wrap_transformer(BertForSequenceClassification(config))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_pretrained(model, folder)
-        ...     again = load_pretrained(folder)
-        >>> again.method.name
-        'gflowout'
+        From a folder that :func:`save_pretrained` wrote::
+
+            model = load_pretrained("runs/sst2", device_map="cpu")
     """
     if kind is not None and not (isinstance(kind, type) and hasattr(kind, "from_pretrained")):
         raise TypeError(

@@ -88,14 +88,10 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _classes: ClassVar[bool]
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
-        """All samples of the prediction, as :class:`gflowout.Predictive`.
+        """All samples of the prediction for [rows, features], as tensors.
 
-        Args:
-            X: [rows, features].
-
-        Returns:
-            Samples and uncertainty scores, as tensors. The draws follow from ``random_state``: the
-            same rows get the same answer, alone or among others.
+        The draws follow from ``random_state``: the same rows get the same answer, alone or among
+        others.
         """
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
@@ -109,7 +105,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def inclusion(self, X: Any, samples: int = 100) -> Floats:  # noqa: N803
-        """How probable it is that each feature is used, row by row.
+        """How probable it is that each feature is used, row by row, [rows, features].
 
         Rows differ for methods whose masks depend on them: ``"gflowout"``, ``"contextual"`` and
         ``"combined"``.
@@ -117,9 +113,6 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: [rows, features].
             samples: Draws per chain.
-
-        Returns:
-            [rows, features].
         """
         check_is_fitted(self, "inclusion_")
         x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
@@ -144,16 +137,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return np.nonzero(support)[0] if indices else support
 
     def plot_inclusion(self, top: int = 20, level: float = 0.9, ax: Any = None) -> Any:
-        """Draw inclusion probabilities with their intervals: ``inclusion_.plot``.
-
-        Args:
-            top: How many features at most, the most probable ones.
-            level: Of the interval.
-            ax: Axes of Matplotlib to draw on; a new figure if not given.
-
-        Returns:
-            The axes.
-        """
+        """Draw inclusion probabilities with their intervals: :meth:`gflowout.Inclusion.plot`."""
         check_is_fitted(self, "inclusion_")
         return self.inclusion_.plot(top, level, ax)
 
@@ -168,7 +152,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _get_support_mask(self) -> NDArray[Any]:
         return self.get_support()
 
-    def _fit(self, table: Table, likelihood: Callable[[], Likelihood], outputs: int) -> None:
+    def _fit(self, table: Table, likelihood: Callable[[], Likelihood]) -> None:
         """Train the chains on distinct rows."""
         recipe = self._recipe()
         self.__dict__.pop("inclusion_", None)  # of an earlier fit
@@ -189,7 +173,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
                 own, sites = self._chain_settings(recipe, number, rows)
                 seed = int(rng.randint(2**31 - 1))
-                plan = Plan(own, sites, likelihood, outputs, seed, self.device)
+                plan = Plan(own, sites, likelihood, seed, self.device)
                 chains.append(train(plan, rows, valid, partial(report, number)))
         self.chains_ = chains
         # The softmax of tempered validation log-likelihoods; equal weights without validation rows.
@@ -231,8 +215,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self.hidden is not None:
             if not is_list(self.hidden):
                 raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
-            widths = (checks.integer("hidden", width, low=1) for width in self.hidden)
-            given["hidden"] = tuple(widths)
+            given["hidden"] = tuple(checks.integer("hidden", width, low=1) for width in self.hidden)
         return replace(recipe, **given)
 
     def _validation_rows(
@@ -321,7 +304,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             sites = chain.model.sites
             index = [site.name for site in sites].index(INPUT)
             generator = torch.Generator().manual_seed(self._seed + number)
-            masks = predict(chain.model, x, samples, generator, return_masks=True).masks
+            masks = predict(chain.model, x, samples, generator, masks=True).masks
             assert masks is not None
             mask, layout = masks[index].cpu(), sites[index].layout
             if layout is not None:

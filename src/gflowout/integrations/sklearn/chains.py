@@ -36,10 +36,7 @@ from gflowout.training.options import FitOptions, ended
 AT_A_TIME = 4096  # rows of a prediction
 VALID_SAMPLES = 16  # draws per row for the validation loss
 NOISE_GAIN = 10.0
-"""Factor on the learning rate of a regression's noise.
-
-The noise is a single number and has to move as far as the networks do with thousands.
-"""
+"""Factor on the learning rate of a regression's noise, a single number that has to move far."""
 
 _TRAINING = threading.Lock()
 """Training draws from PyTorch's random state: one thread at a time keeps results reproducible."""
@@ -83,35 +80,19 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def chain_options(self, chain: int, names: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of the chain of this number, among the ``names`` that the method has.
-
-        Examples:
-            >>> recipe = Recipe("id-gflowout", grid=((0.1, 1.0), (0.1, 0.3)), options={"draws": 8})
-            >>> recipe.chain_options(1, {"prior_keep": 0.5, "beta": 1.0})
-            {'prior_keep': 0.1, 'beta': 0.3}
-        """
+        """Options of the chain of this number, among the ``names`` that the method has."""
         options = dict(self.options)
         if self.grid:
             options["prior_keep"], options["beta"] = self.grid[chain % len(self.grid)]
         return {name: value for name, value in options.items() if name in names}
 
     def annealed(self, progress: float) -> float:
-        """The sparsity at some share of the training.
-
-        Examples:
-            >>> [Recipe("mc", sparsity=3.0).annealed(progress) for progress in (0.2, 0.55, 0.8)]
-            [0.0, 1.5..., 3.0]
-        """
+        """The sparsity at some share of the training."""
         begin, end = self.anneal
         return self.sparsity * min(1.0, max(0.0, (progress - begin) / (end - begin)))
 
     def decayed(self, progress: float) -> float:
-        """The factor on learning rates at some share of the training.
-
-        Examples:
-            >>> [HIDDEN.decayed(progress) for progress in (0.2, 0.75)]
-            [1.0, 0.5...]
-        """
+        """The factor on learning rates at some share of the training."""
         late = max(0.0, (progress - self.decay) / (1 - self.decay))
         return max(0.02, (1 + math.cos(math.pi * late)) / 2)
 
@@ -145,7 +126,6 @@ class Plan:
     recipe: Recipe
     sites: Any
     likelihood: Callable[[], Likelihood]
-    outputs: int
     seed: int
     device: str
 
@@ -196,8 +176,8 @@ class _Training:
         recipe, device = plan.recipe, torch.device(plan.device)
         self.recipe, self.table, self.seed = recipe, table, plan.seed
         self.x = torch.tensor(table.x, dtype=torch.float32, device=device)
-        net = MLP((self.x.shape[1], *recipe.hidden, plan.outputs)).to(device)
         likelihood = plan.likelihood()
+        net = MLP((self.x.shape[1], *recipe.hidden, likelihood.label_size)).to(device)
         self.model = wrap(
             net, recipe.method, plan.sites, likelihood=likelihood,
             example=(self.x[:1].repeat(2, 1),), validate=False, **recipe.options,
@@ -281,13 +261,11 @@ class _Training:
         for group in groups:
             rate = group["lr"] * (NOISE_GAIN if group["name"] == "likelihood" else 1)
             merged.setdefault((rate, group["weight_decay"]), []).extend(group["params"])
-        return torch.optim.Adam(
-            [
-                {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
-                for (rate, decay), tensors in merged.items()
-            ],
-            fused=self.x.device.type in ("cpu", "cuda"),
-        )
+        groups = [
+            {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
+            for (rate, decay), tensors in merged.items()
+        ]
+        return torch.optim.Adam(groups, fused=self.x.device.type in ("cpu", "cuda"))
 
 
 def log_likelihood(model: MaskedModel, table: Table, seed: int, samples: int) -> Tensor:
@@ -298,11 +276,7 @@ def log_likelihood(model: MaskedModel, table: Table, seed: int, samples: int) ->
 
 
 def predict(
-    model: MaskedModel,
-    x: Floats,
-    samples: int,
-    generator: torch.Generator,
-    return_masks: bool = False,
+    model: MaskedModel, x: Floats, samples: int, generator: torch.Generator, masks: bool = False
 ) -> Predictive:
     """``model.predict`` for scaled rows [rows, features], with random numbers shared by all rows.
 
@@ -321,7 +295,7 @@ def predict(
     sharing = MaskedModel(model.backbone, method, model.likelihood, model.spec, validate=False)
     parameter = next(model.parameters())
     rows = torch.tensor(x, dtype=parameter.dtype, device=parameter.device)
-    return sharing.predict(rows, samples=samples, generator=generator, return_masks=return_masks)
+    return sharing.predict(rows, samples=samples, generator=generator, return_masks=masks)
 
 
 class _SharedNoise(Noise):

@@ -107,10 +107,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if self.class_weight is not None:
             table = self._balanced(table)
         count = len(self.classes_)
-        if count == 2:
-            self._fit(table, Binary, 1)
-        else:
-            self._fit(table, partial(Categorical, count), count)
+        self._fit(table, Binary if count == 2 else partial(Categorical, count))
         return self
 
     def predict_proba(self, X: Any) -> Floats:  # noqa: N803
@@ -142,13 +139,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             of the predicted class. ``pandas.DataFrame`` takes it as it is.
         """
         pred = self.predictive(X)
-        scores = {
-            "entropy": pred.entropy(),
-            "expected_entropy": pred.expected_entropy(),
-            "mutual_information": pred.mutual_information(),
-            "max_probability": pred.max_probability(),
-        }
-        return {name: score.double().numpy() for name, score in scores.items()}
+        scores = ("entropy", "expected_entropy", "mutual_information", "max_probability")
+        return {score: getattr(pred, score)().double().numpy() for score in scores}
 
     def _balanced(self, table: Table) -> Table:
         """The rows with weights times those of their classes; the sum does not change."""
@@ -208,16 +200,11 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         self._single = y.ndim == 1
         targets = y.reshape(len(y), -1).astype(np.float64)
         table = tabular.distinct(x, targets, _weights(sample_weight, x))
-        count = targets.shape[1]
-        self._fit(table, partial(Gaussian, count), count)
+        self._fit(table, partial(Gaussian, targets.shape[1]))
         return self
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
-        """All samples of the prediction, in the units of the targets.
-
-        Args:
-            X: [rows, features].
-        """
+        """All samples of the prediction, in the units of the targets."""
         scaled = super().predictive(X)
         means, log_variances = scaled.outputs.double().chunk(2, -1)
         mean = torch.from_numpy(self._target_scale.mean)
@@ -257,11 +244,9 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
             "epistemic_std": pred.epistemic_variance().sqrt(),
             "aleatoric_std": pred.aleatoric_variance().sqrt(),
         }
-        for quantile in quantiles:
-            probability = checks.number(
-                "quantiles", quantile, low=0, high=1, open_low=True, open_high=True
-            )
-            scores[f"q{probability:g}"] = pred.quantile(probability)
+        for given in quantiles:
+            level = checks.number("quantiles", given, low=0, high=1, open_low=True, open_high=True)
+            scores[f"q{level:g}"] = pred.quantile(level)
         return {name: self._shaped(score) for name, score in scores.items()}
 
     def _shaped(self, values: torch.Tensor) -> Floats:

@@ -49,10 +49,6 @@ def units_of(
 
     ``prior_keep`` is the rate of features that a mapping ``keep`` leaves out. Rates of the user are
     those after the prior's final charge of ``sparsity`` for every feature, so they start higher.
-
-    Examples:
-        >>> units_of([["b", "c"]], ["a"], {"b": 0.5}, ["a", "b", "c", "d"], 4, 0.1)
-        Units(axis=None, groups=[[1, 2]], patch=None, keep=(0.1, 0.5, 0.5, 0.1), always=[0])
     """
 
     def shown(number: int) -> str:

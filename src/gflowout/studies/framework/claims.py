@@ -9,7 +9,7 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
-from gflowout.studies.framework.content import Claim, Verdict
+from gflowout.studies.framework.content import Claim, Column, Verdict
 from gflowout.studies.framework.statistics import Comparison, Metric, Record, compare_all, seeds_of
 
 LEAST_SEEDS = 3
@@ -36,6 +36,14 @@ def entry(name: str) -> dict[str, Any]:
     study, _, claim = name.partition(".")
     texts: dict[str, Any] = _CLAIMS[study][claim]
     return {**entry(texts["like"]), **texts} if "like" in texts else texts
+
+
+def columns(study: str) -> dict[str, dict[str, Column]]:
+    """Columns of a study's tables, by table and metric."""
+    return {
+        table: {metric: Column(**column) for metric, column in by_metric.items()}
+        for table, by_metric in _CLAIMS[study]["columns"].items()
+    }
 
 
 def paper(study: str) -> dict[str, Any]:
@@ -111,17 +119,6 @@ def by_margins(
 
     Comparisons and the differences that the paper reports are by title of the metric; a scale of
     100 shows points of a percentage.
-
-    Examples:
-        >>> from gflowout.studies.framework.statistics import paired
-        >>> far = paired([0.60, 0.61, 0.62], [0.50, 0.52, 0.51], "high")
-        >>> level = paired([0.50, 0.51, 0.50], [0.51, 0.50, 0.50], "high")
-        >>> noisy = paired([0.50, 0.70, 0.40], [0.51, 0.50, 0.50], "high")
-        >>> [by_margins({"F1": f1}, {"F1": 0.05}, superior)[0] for f1 in (far, level, noisy)]
-        [True, False, None]
-        >>> close = paired([0.500, 0.501, 0.500], [0.500, 0.500, 0.500], "high")
-        >>> by_margins({"accuracy": close}, {"accuracy": 0.0}, matches)[0]
-        True
     """
     problem = next(filter(None, map(_problem, comparisons.values())), "")
     if problem:
@@ -174,12 +171,6 @@ def outcome(
 
     ``None`` if an arm cannot be compared, or the intervals are too wide to tell. Margins are the
     differences that the paper reports by arm, :data:`SLACK` where it says nothing.
-
-    Examples:
-        >>> from gflowout.studies.framework.statistics import paired
-        >>> wide = paired([0.3, 0.5, 0.4], [0.4, 0.3, 0.4], "high")
-        >>> outcome("beats", {"mc": wide}, ["mc"]) is None
-        True
     """
     usable = {label: pair for label, pair in comparisons.items() if not _problem(pair)}
     return every(

@@ -145,12 +145,6 @@ def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
 
     What trials have chosen does not matter. A run that several presets plan alike counts for the
     first of them, unless another run tells them apart.
-
-    Examples:
-        >>> from gflowout.studies.framework.study import get
-        >>> cost = get("cost")
-        >>> presets_of(cost, [run.to_dict() for run in cost.runs("smoke", {})])
-        ['smoke']
     """
     nowhere = Path("no such folder")
     plans = {

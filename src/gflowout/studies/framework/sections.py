@@ -11,17 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gflowout.core.text import counted
+from gflowout.studies.framework import statistics
 from gflowout.studies.framework.content import PAPER, Better, Cell, Column, Row, Series, Table, Text
-from gflowout.studies.framework.statistics import (
-    Comparison,
-    Metric,
-    Record,
-    by_seed,
-    compare_all,
-    mean_error,
-    seeds_of,
-    sentence,
-)
+from gflowout.studies.framework.statistics import Metric, Record, by_seed, mean_error
 from gflowout.studies.framework.study import ARMS
 
 Key = TypeVar("Key")
@@ -39,12 +31,7 @@ def present(records: Iterable[Record], order: Iterable[str]) -> list[str]:
 
 
 def seeds_done(records: Iterable[Record], data: str) -> str:
-    """How many seeds the arms have, in words.
-
-    Examples:
-        >>> seeds_done([{"data": "mnist", "method": "mc", "seed": 0}], "mnist")
-        '1 seed'
-    """
+    """How many seeds the arms have, in words, such as "1 seed"."""
     seeds: dict[str, set[int]] = {}
     for record in records:
         if record["data"] == data:
@@ -181,17 +168,17 @@ def against_others(
     """A finding for each metric, and a sentence for each comparison."""
     findings, details = [], []
     for data, metric, what, better, percent in metrics:
-        comparisons = compare_all(records, data, metric, better, ours, titles)
+        comparisons = statistics.compare_all(records, data, metric, better, ours, titles)
         findings += overview(comparisons, what, titles, titles[ours])
         details += [
-            sentence(comparison, titles[ours], titles[label], what, percent=percent)
+            statistics.sentence(comparison, titles[ours], titles[label], what, percent=percent)
             for label, comparison in comparisons.items()
         ]
     return findings, details
 
 
 def overview(
-    comparisons: Mapping[str, Comparison],
+    comparisons: Mapping[str, statistics.Comparison],
     what: str,
     titles: Mapping[str, str] = TITLES,
     ours: str = TITLES["gflowout"],
@@ -224,17 +211,12 @@ def overview(
             parts.append(f"{text} {', '.join(others)}{' and ' if others else ''}{last}")
     if not parts:
         return []
-    interval = f"({seeds_of(comparisons.values())} paired seeds, 95 %, Holm)"
+    interval = f"({statistics.seeds_of(comparisons.values())} paired seeds, 95 %, Holm)"
     return [f"{what[0].upper()}{what[1:]}: {ours} is {', '.join(parts)} {interval}."]
 
 
 def pair_by_pair(sentences: Sequence[str]) -> list[Text]:
-    """All comparisons of a section, one sentence each, to be folded away; nothing without any.
-
-    Examples:
-        >>> pair_by_pair(["No difference seen."])[0].title
-        'GFlowOut against each method, pair by pair: 1 comparison'
-    """
+    """All comparisons of a section, one sentence each, to be folded away; nothing without any."""
     count = counted(len(sentences), "comparison")
     title = f"GFlowOut against each method, pair by pair: {count}"
     return [Text(sentences, title)] if sentences else []

@@ -45,6 +45,16 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return values
 
 
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics under the name of what was scored.
+
+    Examples:
+        >>> prefixed("test", {"nll": 0.5})
+        {'test/nll': 0.5}
+    """
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
 def mean_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and standard error of the mean; NaN where there are too few values.
 

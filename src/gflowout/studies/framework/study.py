@@ -21,6 +21,7 @@ from gflowout.runs import Engine, Run, Summary, records
 from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.studies.framework import files
 from gflowout.studies.framework.content import Section
+from gflowout.studies.framework.statistics import Record
 
 PRESETS = ("smoke", "cpu", "paper")
 """Seconds on little data; two cores and hours; the paper's own sizes, for GPUs."""
@@ -33,7 +34,6 @@ STUDIES = (
 TUNING = "tuning"
 """Name of the study that trials belong to. Studies that need the same trial share its record."""
 
-Record = Mapping[str, Any]
 Options = dict[str, Any]
 Chosen = Mapping[tuple[str, str], Options]
 """By data and arm (``Run.data``, ``Run.method``) the tuned options."""
@@ -70,16 +70,6 @@ def sources(run: Run) -> list[str]:
     """
     names = [run.options.get("data.source"), *run.options.get("against", ())]
     return [name for name in names if name in ENTRIES]
-
-
-def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics under the name of what was scored.
-
-    Examples:
-        >>> prefixed("test", {"nll": 0.5})
-        {'test/nll': 0.5}
-    """
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
 def get(name: str) -> Study:

@@ -1,5 +1,0 @@
-"""``python -m gflowout.bench``."""
-
-from gflowout.bench.command import main
-
-main()
