@@ -87,7 +87,7 @@ def test_folded_draws_are_those_of_single_passes(
 
 
 class Pooled(nn.Module):
-    """Tokens or small maps, averaged, less the mean or the partner in the batch."""
+    """Tokens or small maps, averaged, and mixed with other rows of the batch."""
 
     def __init__(self, body: nn.Module, operator: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -110,7 +110,9 @@ def _pairs(h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["maps", "tokens"])
-@pytest.mark.parametrize("operator", [MIXING["mean"], _pairs])
+@pytest.mark.parametrize(
+    "operator", [MIXING["mean"], MIXING["fixed-row reference"], MIXING["last row"], _pairs]
+)
 def test_rows_that_average_out_are_not_folded(
     operator: Callable[[Tensor], Tensor], kind: str, rows: int
 ) -> None:

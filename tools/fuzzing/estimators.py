@@ -113,7 +113,7 @@ def bad(rng: random.Random) -> None:
     wrongs = [
         (("X", "Input", "array"), fit(x=rng.choice([holes, x[:0], x[0], x[:, :0], x[None]]))),
         (("X", "array"), fit(x=rng.choice([None, 3, "ab"]))),
-        (("y", "samples"), fit(y=rng.choice([y[:-1], None, y[:0]]))),
+        (("y", "samples", "sample"), fit(y=rng.choice([y[:-1], None, y[:0]]))),
         (("y", "class", "Input"), fit(y=np.full(len(y), 1.0 if classes else math.nan))),
         (("sample_weight", "weight", "weights"), fit(weight=rng.choice(
             [-np.ones(len(x)), np.zeros(len(x)), np.ones(3), np.full(len(x), math.nan)]))),

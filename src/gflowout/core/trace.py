@@ -194,7 +194,7 @@ def _other_rows(tensor: Tensor, seed: int) -> Tensor:
     if tensor.is_floating_point():
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
         return 0.5 * tensor.flip(0) + 0.1 * noise.to(tensor)
-    row = tensor[seed % len(tensor)].expand_as(tensor)
-    if len(tensor) > 1 or tensor.dim() == 1:
-        return row
-    return row[..., :1].expand_as(tensor) if seed else row.flip(-1)
+    row = tensor[seed - 1]  # first the last one, which comes to stand in front
+    if tensor.dim() > 1 and torch.equal(tensor[0], tensor[-1]):
+        row = row[..., [seed - 1]]
+    return row.expand_as(tensor)
