@@ -300,6 +300,7 @@ def test_nan_in_inputs(method: str) -> None:
         (nn.functional.one_hot(Y, 3), ValueError, r"y must have shape \[6\].*got \[6, 3\]"),
         (Y[:0], ValueError, r"the batch is empty: got y of shape \[0\]"),
         (Y[0], ValueError, "y must have a batch axis, got a scalar tensor"),
+        (Y.to(torch.complex64), TypeError, "y must hold real numbers, got torch.complex64"),
         (Y.tolist(), TypeError, "y must be a torch.Tensor, got list"),
         (Y.numpy(), TypeError, "y must be a torch.Tensor, got ndarray"),
     ],
@@ -322,6 +323,7 @@ def test_labels(method: str, y: Any, error: type[Exception], message: str) -> No
         (gfo.Binary(), 1, NAN[:, 0], ValueError, r"y must be in \[0, 1\].*nan"),
         (gfo.Binary(), 1, torch.zeros(6, 2), ValueError, r"y must have shape \[6\].*got \[6, 2\]"),
         (gfo.MultiLabel(3), 3, X[:, :3] + 5, ValueError, r"y must be in \[0, 1\] for MultiLabel"),
+        (gfo.MultiLabel(3), 3, torch.zeros(6, 3) * 1j, TypeError, "y must hold real numbers"),
         (
             gfo.MultiLabel(3),
             3,
@@ -697,6 +699,15 @@ def test_flags_that_are_no_booleans() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     model = wrapped(method="gflowout", draws=np.int64(2), beta=np.float32(0.5))
     assert len(model.predict(X, samples=np.int64(3)).samples) == 3
+
+
+def test_a_convolution_names_an_input_of_another_dtype() -> None:
+    model = gfo.wrap(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)), "mc", ["1"],
+        likelihood=gfo.Categorical(3), example=(torch.randn(2, 1, 3, 3),),
+    )  # fmt: skip
+    with pytest.raises(TypeError, match=r"'input' must be of .* dtype torch\.float32"):
+        model.predict(torch.zeros(2, 1, 3, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,46 @@ def test_folded_draws_are_those_of_single_passes(
     torch.testing.assert_close(predicted(None), predicted(1), rtol=1e-4, atol=1e-5)
 
 
+class Pooled(nn.Module):
+    """Tokens or small maps, averaged, and mixed with other rows of the batch."""
+
+    def __init__(self, body: nn.Module, operator: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body, self.operator = body, operator
+        self.act, self.head = nn.Tanh(), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.operator(self.body(x).flatten(2).mean(2))))
+
+
+class Embedded(nn.Embedding):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).transpose(1, 2)
+
+
+def _pairs(h: Tensor) -> Tensor:
+    pair = torch.arange(len(h)) // 2
+    return h + torch.zeros_like(h).index_add(0, pair, h)[pair]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["maps", "tokens"])
+@pytest.mark.parametrize(
+    "operator", [MIXING["mean"], MIXING["fixed-row reference"], MIXING["last row"], _pairs]
+)
+def test_rows_that_average_out_are_not_folded(
+    operator: Callable[[Tensor], Tensor], kind: str, rows: int
+) -> None:
+    torch.manual_seed(0)
+    body: nn.Module = nn.Conv2d(2, 8, 3) if kind == "maps" else Embedded(9, 8)
+    x = torch.randn(5, 2, 9, 9) if kind == "maps" else torch.randint(9, (5, 6))
+    likelihood = gfo.Categorical(3)
+    model = gfo.wrap(
+        Pooled(body, operator), "mc", ["act"], likelihood=likelihood, example=(x[:rows],)
+    )
+    assert not model.spec.foldable
+
+
 def test_nodes_of_a_graph_are_trained_right_with_several_draws() -> None:
     net = Mixing(MIXING["edges"], 1)
     x, y = torch.randn(ROWS, 4), torch.randint(3, (ROWS,))

@@ -152,6 +152,10 @@ def test_saving_into_nowhere_is_named(tmp_path: Path) -> None:
         gfo.save(wrapped(), tmp_path)
     with pytest.raises(TypeError, match=r"must come from gfo\.wrap"):
         gfo.save(net(), tmp_path / "m")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="path must be a string or a path, got 3"):
+        gfo.save(wrapped(), 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="path must be a string or a path, got None"):
+        gfo.load(None, net())  # type: ignore[call-overload]
 
 
 def rewrite(path: Path, **changes: Any) -> None:

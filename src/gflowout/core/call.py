@@ -7,13 +7,13 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gflowout.core import checks, tree
+from gflowout.core.lazy import cached_property
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -166,7 +166,7 @@ class BoundCall(Call):
             floating, shape = self.spec.floating[path], self.spec.shapes[path]
             dtype = next((p.dtype for p in self.backbone.parameters()), tensor.dtype)
             both_float = floating and tensor.is_floating_point()
-            if both_float and tensor.dtype != dtype and "dtype" in str(error):
+            if both_float and tensor.dtype != dtype and "type" in str(error):
                 return TypeError(
                     f"argument {path!r} must be of the backbone's dtype {dtype}, got {tensor.dtype}"
                 )

@@ -322,7 +322,7 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     """Weights that sum to 1."""
     if weights is None:
         return (1 / count,) * count
-    numbers = [checks.number("weights", float(weight), low=0) for weight in weights]
+    numbers = [checks.number("weights", weight, low=0) for weight in weights]
     if len(numbers) != count:
         raise ValueError(f"weights must hold one for each of {count} members, got {len(numbers)}")
     total = sum(numbers)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.core.lazy import cached_property
 from gflowout.core.optional import require
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ class Categorical(Likelihood):
     def target(self, y: Tensor, *, values: bool = True) -> Tensor:
         """Check that labels are integers in [0, classes)."""
         _tensor(y)
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        if y.is_floating_point() or y.dtype == torch.bool:
             raise TypeError(f"y must be an integer tensor for {self}, got {y.dtype}")
         y = y.long()
         if values and y.numel():
@@ -369,6 +369,8 @@ def _softmax(output: Tensor) -> Tensor:
 def _tensor(y: Any) -> Tensor:
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a torch.Tensor, got {type(y).__name__}")
+    if y.is_complex():
+        raise TypeError(f"y must hold real numbers, got {y.dtype}")
     if y.dim() == 0:
         raise ValueError("y must have a batch axis, got a scalar tensor")
     return y

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
+
+from gflowout.core.lazy import cached_property
 
 _MANY = 2**12
 """Numbers of one draw and site from which :func:`from_words` is faster than PyTorch's own."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gflowout.core import tree, uncertainty
+from gflowout.core.lazy import cached_property
 from gflowout.core.likelihoods import Gaussian, Likelihood
 
 _AT_A_TIME = 2**17

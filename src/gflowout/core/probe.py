@@ -322,19 +322,21 @@ def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
 
     It is if the rows of the example come out as they did alone, whether they come first, last or in
     the middle: a network may look at fixed rows, such as the nodes of a graph. Added rows must
-    differ: a network that mixes the batch, with its mean say, would not notice copies.
+    differ: a network that mixes the batch, with its mean say, would not notice copies. A single row
+    in front tells whether rows are taken in groups, which copies of another batch could split.
     """
     batch = len(trace.output)
 
     def same(output: Tensor, before: int, after: int) -> bool:
-        rows = output[before * batch : (before + 1) * batch]
-        return len(output) == (before + 1 + after) * batch and close(rows, trace.output)
+        rows = output[before : before + batch]
+        return len(output) == before + batch + after and close(rows, trace.output)
 
     try:
         second = trace_call(padded_call(call, batched), {})
-        if same(second.output, 0, 1) and all(
-            same(masked_call(padded_call(call, batched, before, after)), before, after)
-            for before, after in ((1, 0), (1, 1))
+        if (
+            same(second.output, 0, batch)
+            and same(masked_call(padded_call(call, batched, 1, 0, rows=1)), 1, 0)
+            and same(masked_call(padded_call(call, batched, 1, 1)), batch, batch)
         ):
             return second
     except Exception:

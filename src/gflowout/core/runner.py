@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from gflowout.core import tree
 from gflowout.core.call import Args, BoundCall, CallSpec, Kwargs, check_shift, logits_of
 from gflowout.core.hooks import MaskedBackbone
+from gflowout.core.lazy import cached_property
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import DrawMask, Method
 from gflowout.core.noise import Noise, SeededNoise

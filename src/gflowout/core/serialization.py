@@ -72,7 +72,7 @@ def save(
         raise TypeError(
             f"model must come from gfo.wrap, got {type(model).__name__}; or be a gfo.Ensemble"
         )
-    target = Path(path)
+    target = _path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to save into")
     if target.is_dir():
@@ -139,7 +139,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     several = isinstance(backbone, Sequence | nn.ModuleList)
     backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
-    saved, weights = _read(Path(path))
+    saved, weights = _read(_path(path))
     ensemble = weights is not None
     if single == ensemble:
         holds = (
@@ -170,6 +170,12 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     for model, member in zip(models, saved, strict=True):  # all checks are done
         model.load_state_dict(member.tensors, strict=member.whole)
     return result
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a string or a path, got {path!r}")
+    return Path(path)
 
 
 def _config(model: MaskedModel) -> dict[str, Any]:

@@ -165,18 +165,25 @@ def _quiet(masked: MaskedBackbone, call: Call, **options: Any) -> tuple[Any, boo
         return output, not torch.equal(torch.get_rng_state(), before)
 
 
-def padded_call(call: Call, batched: Sequence[str], before: int = 0, after: int = 1) -> Call:
+def padded_call(
+    call: Call,
+    batched: Sequence[str],
+    before: int = 0,
+    after: int = 1,
+    rows: int | None = None,
+) -> Call:
     """The example call with other rows around its batch; a copy, which may be changed.
 
-    ``before`` and ``after`` count how many times as many rows are added.
+    ``before`` and ``after`` count how many times as many rows are added; or that many times
+    ``rows``, if given.
     """
     inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
 
     def padded(_: str, tensor: Tensor) -> Tensor:
         if id(tensor) not in inputs:
             return tensor.clone()
-        rows = [_other_rows(tensor, seed) for seed in range(before + after)]
-        return torch.cat([*rows[:before], tensor, *rows[before:]])
+        parts = [_other_rows(tensor, seed)[:rows] for seed in range(before + after)]
+        return torch.cat([*parts[:before], tensor, *parts[before:]])
 
     return Call(call.backbone, *tree.map_tensors(padded, (call.args, call.kwargs)))
 
@@ -212,9 +219,11 @@ def close(output: Tensor, expected: Tensor) -> bool:
 
 
 def _other_rows(tensor: Tensor, seed: int) -> Tensor:
-    """Rows that differ from the given ones and are as valid as can be told."""
-    other = tensor.flip(0)
+    """Rows that differ from the given ones, in their mean, too, and are as valid as can be told."""
     if tensor.is_floating_point():
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
-        return other + 0.1 * noise.to(tensor)
-    return other.flip(-1) if tensor.dim() > 1 else other
+        return 0.5 * tensor.flip(0) + 0.1 * noise.to(tensor)
+    row = tensor[seed - 1]  # first the last one, which comes to stand in front
+    if tensor.dim() > 1 and torch.equal(tensor[0], tensor[-1]):
+        row = row[..., [seed - 1]]
+    return row.expand_as(tensor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core import checks
+from gflowout.core.lazy import cached_property
 
 ALWAYS = -1
 """The unit of elements that are never masked."""

@@ -1,0 +1,1 @@
+"""What ``tools/fuzz.py`` calls: made-up networks, actions on them, and checks of the results."""
