@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 from download_server import Server, serve
 
-from gflowout.data import download, store
-from gflowout.data.download import unpack
+from gflowout.data import download, store, transfer
 from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.store import Download, Entry, File
+from gflowout.data.transfer import unpack
 
 CONTENT = bytes(range(256)) * 1200  # about five pieces
 
@@ -33,7 +33,7 @@ CONTENT = bytes(range(256)) * 1200  # about five pieces
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(download, "PAUSE", 0.01)
+    monkeypatch.setattr(transfer, "PAUSE", 0.01)
     with serve() as state:
         yield state
 
@@ -214,12 +214,12 @@ class TestResume:
         server.ranges, server.cut = False, [100_000] * 50
         with pytest.raises(DataError, match="broke 4 times"):
             get(root)
-        assert len(server.asked) == download.TRIES
+        assert len(server.asked) == transfer.TRIES
 
     def test_slow_progress_is_no_failure(self, server, root, toy):
         server.cut = [40_000] * 7
         get(root)
-        assert len(server.asked) == 8 > download.TRIES
+        assert len(server.asked) == 8 > transfer.TRIES
 
     def test_a_complete_partial_file_needs_no_request(self, server, root, toy):
         server.cut = [len(CONTENT)]
@@ -230,7 +230,7 @@ class TestResume:
         (root / "part.json").write_text(json.dumps(notes))
         asked = len(server.asked)
         whole, part = root / "whole", root / "part"
-        download.resume(toy.downloads[0].url, whole, part, lambda done, total: None)
+        transfer.resume(toy.downloads[0].url, whole, part, lambda done, total: None)
         assert (root / "whole").read_bytes() == CONTENT
         assert len(server.asked) == asked
 

@@ -14,9 +14,9 @@ from data_files import pixels, write_cifar10, write_cifar_c, write_idx, write_sv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflowout.data import images as formats
+from gflowout.data import formats
 from gflowout.data.errors import DataError
-from gflowout.data.matlab import read_matlab
+from gflowout.data.formats import read_matlab
 
 
 @pytest.mark.parametrize("name", ["a-idx3-ubyte.gz", "a-idx3-ubyte"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gflowout.data import store
 from gflowout.data.errors import check_tensor, describe
-from gflowout.data.images import read_picture
+from gflowout.data.formats import read_picture
 
 Mode = Literal["linear", "cubic"]
 

@@ -17,7 +17,8 @@ from gflowout.core.random import generator
 from gflowout.data import store
 from gflowout.data.corruptions import KINDS, SEVERITIES, corrupt
 from gflowout.data.errors import DataError, check_images
-from gflowout.data.images import load_corrupted, load_images, published_corruptions, read_picture
+from gflowout.data.formats import read_picture
+from gflowout.data.images import load_corrupted, load_images, published_corruptions
 from gflowout.data.overlays import OVERLAYS, load_overlays
 from gflowout.data.shifts import rotate
 from gflowout.data.store import entry

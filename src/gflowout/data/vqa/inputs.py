@@ -19,7 +19,7 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.optional import MissingExtraError, require
 from gflowout.data.errors import DataError, MissingDataError, check_texts, reading
-from gflowout.data.images import read_picture
+from gflowout.data.formats import read_picture
 
 PAD, UNKNOWN = 0, 1
 """Token ids of padding and of words that training did not have."""
