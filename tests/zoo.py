@@ -95,6 +95,9 @@ class Entry:
     def wrap(self, method: str, seed: int = 0, backbone: nn.Module | None = None) -> Any:
         """Wrap, with generators whose masks depend on what they see."""
         args, kwargs = self.call(2, seed=7)
+        options = needed(method)
+        if "prior_keep" in vars(gflowout.methods.METHODS[method].Options):
+            options["prior_keep"] = 0.5  # masks of a few units that differ from each other
         with seeded(seed):
             model = gfo.wrap(
                 self.backbone(seed) if backbone is None else backbone,
@@ -102,7 +105,7 @@ class Entry:
                 self.sites,
                 likelihood=self.likelihood(),
                 example=kwargs or args,
-                **needed(method),
+                **options,
             )
             for name, parameter in model.method.named_parameters():
                 # A plain number stands before a gain; much more would leave no noise.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import enumeration
 import pytest
 import torch
@@ -112,7 +114,9 @@ def test_the_mean_prediction_is_the_expectation_over_all_masks(method: str) -> N
     else:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 3))
-        extra = {"rate": 0.4, "rescale": "none"} if method == "mc" else {"train_size": 10}
+        extra: dict[str, Any] = {"train_size": 10, "prior_keep": 0.7}
+        if method == "mc":
+            extra = {"rate": 0.4, "rescale": "none"}
         model = gfo.wrap(
             net,
             method,

@@ -145,11 +145,13 @@ def test_masks_multiply_the_site(entry: Entry, method: str) -> None:
     handles = []
 
     def scale(index: int) -> float:
+        rate = model.sites[index].rate
+        keep = torch.tensor(0.9 if rate is None else 1 - rate)
         if method == "mc":
-            return 2.0 if model.sites[index].rate is None else 1 / (1 - model.sites[index].rate)
+            return 1 / keep.item()
         if method == "concrete":
             moved = model.method.keep_logits.moved[index]
-            return 1 / torch.sigmoid(torch.tensor(9.0).log() + 10 * moved).item()
+            return 1 / torch.sigmoid(keep.logit() + 10 * moved).item()
         return 1.0
 
     def multiply(output: Any, place: Any, mask: Tensor, factor: float) -> Any:

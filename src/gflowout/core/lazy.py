@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ else:
         it waits for ever. Without it, two threads may compute the same value.
         """
 
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
-            if instance is None:
-                return self
-            if self.attrname not in instance.__dict__:
-                instance.__dict__[self.attrname] = self.func(instance)
-            return instance.__dict__[self.attrname]
+        def __init__(self, function: Any) -> None:
+            super().__init__(function)
+            self.lock = nullcontext()

@@ -404,8 +404,8 @@ def _parts_of(saved: _Saved) -> tuple[type[Method], list[Site], Likelihood, Call
     if isinstance(name, str) and name not in METHODS:
         raise ValueError(
             f"{saved.where} was saved with method {short(name)}, which is not registered: if it is "
-            "your own, set gflowout.methods.METHODS[name] to its class before you load; registered "
-            f"are {', '.join(map(repr, METHODS))}"
+            f"your own, set gflowout.methods.METHODS[{short(name)}] to its class before you load; "
+            f"registered are {', '.join(map(repr, METHODS))}"
         )
     with _damage(saved.where):
         method = METHODS[checks.choice("method", name, METHODS)]
