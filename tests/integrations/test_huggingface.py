@@ -64,6 +64,7 @@ from gflowout.integrations.huggingface import (
     wrap_transformer,
 )
 from gflowout.integrations.huggingface.defaults import mean_logits
+from gflowout.methods._shared import keep_rate
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -161,7 +162,7 @@ def test_defaults(name: str) -> None:
     assert [site.tokens for site in model.sites] == tokens
     assert model.spec.padding == (None if name == "vit" else "attention_mask")
     assert model.spec.foldable
-    assert model.method.options.prior_keep == 0.9
+    assert [keep_rate(site) for site in model.sites] == pytest.approx([0.9] * len(model.sites))
     assert model.likelihood.config() == (
         {"classes": 3, "ignore_index": -100} if name == "tags" else {"classes": 3}
     )

@@ -371,7 +371,7 @@ def test_other_methods_keep_their_own_priors(method: str) -> None:
     if method == "combined":
         assert (found.hidden, found.draws, found.beta) == (own.hidden, own.draws, own.beta)
     rates = est.chains_[0].model.sites[0].keep
-    assert rates == pytest.approx((0.2, *[own.prior_keep] * 3))
+    assert rates == pytest.approx((0.2, 0.9, 0.9, 0.9))
     assert est.inclusion_.mean[1:].min() > 0.3
     assert np.ptp(est.inclusion(x[:20]), 0).max() > 0  # rows differ
 

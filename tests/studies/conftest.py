@@ -11,8 +11,8 @@ from filelock import FileLock
 from gflowout.data.store import entry
 from gflowout.studies.framework.study import STUDIES, Study, get
 
-HANGS = 600
-"""Seconds after which a command is given up. On two free cores it takes far less."""
+HANGS = 3000
+"""Seconds after which a command is given up. On two free cores it takes a minute or two."""
 
 
 @pytest.fixture(scope="session")

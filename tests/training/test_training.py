@@ -31,7 +31,7 @@ from gflowout.training.options import choose_precision, optimisers, rate_factor
 lightning = pytest.importorskip("lightning")
 
 from gflowout.training import module  # noqa: E402
-from gflowout.training.callbacks import as_csv  # noqa: E402
+from gflowout.training.checkpoints import as_csv  # noqa: E402
 
 SITES = ["hidden.0.act", "hidden.1.act"]
 

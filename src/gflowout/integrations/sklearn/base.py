@@ -42,6 +42,7 @@ from gflowout.integrations.sklearn.chains import (
 from gflowout.integrations.sklearn.features import is_list, units_of
 from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
 from gflowout.methods import METHODS
+from gflowout.methods._shared import DEFAULT_KEEP
 
 AUTO = "auto"
 VALID_ROWS = 5  # validation rows below which there is no point in validating
@@ -260,10 +261,10 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         sites: dict[str, Any] = {}
         if self.mask_inputs:
             names = getattr(self, "feature_names_in_", None)
-            usual = getattr(method.Options, "prior_keep", None)
+            usual = DEFAULT_KEEP if hasattr(method.Options, "prior_keep") else 0.5
             sites[INPUT] = units_of(
                 self.groups, self.always, self.keep, None if names is None else list(names),
-                features, recipe.options.get("prior_keep", usual),
+                features, recipe.options.get("prior_keep") or usual,
                 recipe.sparsity if recipe.grid else 0.0,
             )  # fmt: skip
         else:

@@ -42,7 +42,7 @@ def units_of(
     keep: Any,
     names: Sequence[str] | None,
     count: int,
-    prior_keep: float | None,
+    prior_keep: float,
     sparsity: float = 0.0,
 ) -> Units:
     """Units of the input from the arguments ``groups``, ``always`` and ``keep`` of an estimator.
@@ -82,7 +82,7 @@ def units_of(
     else:
         rate = None if keep is None else rate_before(keep, sparsity)
         return Units(groups=grouped, keep=rate, always=kept)
-    rates = np.full(count, 0.5 if prior_keep is None else prior_keep)
+    rates = np.full(count, prior_keep)
     for group in [*grouped, *([number] for number in range(count) if number not in seen)]:
         own = {number: given[number] for number in group if number in given}
         if len(set(own.values())) > 1:
