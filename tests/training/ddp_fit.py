@@ -21,7 +21,7 @@ OPTIONS = {
 
 def train(folder: Path, method: str, devices: int) -> tuple[torch.nn.Module, object]:
     torch.set_num_threads(1)
-    needed = {"train_size": 200} if method == "id-gflowout" else {}
+    needed = {"train_size": 200, "prior_keep": 0.5} if method == "id-gflowout" else {}
     model = wrapped(method, **needed)
     result = fit(
         model,
