@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -729,3 +730,21 @@ def test_masks_of_a_method_that_do_not_fit(
     )
     with pytest.raises(error, match=message):
         model.predict(X, samples=5)
+
+
+@pytest.mark.parametrize(
+    "name", ["lr", "generator_lr", "log_z_lr", "weight_decay", "generator_weight_decay"]
+)
+@pytest.mark.parametrize("value", [-0.1, math.nan, "1e-3", None])
+def test_rates_of_parameter_groups_are_checked(name: str, value: Any) -> None:
+    model = gfo.wrap(
+        nn.Linear(4, 3), "mc", ["input"], likelihood=gfo.Categorical(3), example=(torch.ones(2, 4),)
+    )
+    with pytest.raises((TypeError, ValueError), match=rf"^{name} must be a number in \[0, inf\)"):
+        model.parameter_groups(**{name: value})
+
+
+def test_no_method_needs_no_sites() -> None:
+    example = (torch.ones(2, 4),)
+    model = gfo.wrap(nn.Linear(4, 3), "none", likelihood=gfo.Categorical(3), example=example)
+    assert model.sites == ()

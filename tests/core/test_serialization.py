@@ -353,11 +353,24 @@ def test_a_converted_model_is_loaded_as_it_was_saved(
     assert same(state(loaded), state(model))
 
 
+@pytest.mark.parametrize("place", [60, -3, -40])
+def test_a_single_flipped_bit_is_noticed(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x40
+    path.write_bytes(content)
+    refuse(path, net(), r"m' (is damaged|is truncated|was not written|has a damaged|has format)")
+
+
+def test_a_file_without_a_checksum_is_read(path: Path) -> None:
+    rewrite(path)
+    gfo.load(path, net())
+
+
 def test_dtypes_are_compared(path: Path) -> None:
     refuse(path, net().double(), r"m' .*'0\.bias' has dtype torch\.float32 in the file and torch\.")
     with safe_open(str(path), framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        metadata = file.metadata()
+        metadata = {"gflowout": file.metadata()["gflowout"]}
     key = "gflowout.likelihood.log_variance"
     save_file(tensors | {key: tensors[key].long()}, path, metadata=metadata)
     refuse(path, net(), r"m' .*log_variance' has dtype torch\.int64 in the file and torch\.float32")

@@ -71,6 +71,12 @@ def test_a_table_shows_what_would_be_masked() -> None:
     assert repr(plain).splitlines()[1] == "blocks.0.output.dropout  Dropout"
     assert net.training
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    net.spare = nn.Linear(2, 2)
+    table = gfo.sites(net, ["spare", "blocks.0"], example=IMAGES)
+    assert repr(table).splitlines()[1:] == [
+        "blocks.0  ConvNeXtBlock  [2, 4, 5, 5]  4      1",
+        "spare     Linear         did not run",
+    ]
     with pytest.raises(ValueError, match="'blcks' matches no submodule"):
         gfo.sites(net, "blcks")
     with pytest.raises(TypeError, match=r"backbone must be an nn\.Module, got str"):
@@ -91,9 +97,9 @@ def test_a_site_on_a_normalisation_layer_warns(norm: nn.Module) -> None:
     net = nn.Sequential(nn.Linear(4, 8), norm, nn.ReLU(), nn.Linear(8, 3))
     x = torch.randn(3, 4)
     name = type(norm).__name__
-    with pytest.warns(UserWarning, match=rf"sites: '1' normalise \({name}\).*such as '2'"):
+    with pytest.warns(UserWarning, match=rf"sites: '1' are norm.* \({name}\).*such as '2'"):
         gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(3), example=(x,))
-    with pytest.warns(UserWarning, match=rf"sites: '1' normalise \({name}\)"):
+    with pytest.warns(UserWarning, match=rf"sites: '1' are normalisation layers \({name}\)"):
         assert gfo.sites(net, "[12]").names == ["1", "2"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -301,7 +301,7 @@ def test_statistics_agree_with_numpy() -> None:
 
 
 def test_correlation_of_what_does_not_vary_is_unknown() -> None:
-    model = wrapped("id-gflowout", train_size=10)
+    model = wrapped("id-gflowout", train_size=10, prior_keep=0.5)
     losses = model(torch.randn(4, 6), y=torch.zeros(4).long())
     statistics = EpochStatistics(model.sites)
     statistics.add(losses)

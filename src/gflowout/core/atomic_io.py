@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import sys
@@ -109,6 +110,16 @@ def safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
     yield text
     for _, tensor in ordered:
         yield _bytes(tensor)
+
+
+def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 of tensors, with their names, types and shapes, and of a text."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
 
 
 def _bytes(tensor: Tensor) -> bytes:

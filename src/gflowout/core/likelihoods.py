@@ -75,7 +75,9 @@ class Categorical(Likelihood):
 
     Args:
         classes: Number of classes.
-        ignore_index: A label that counts for nothing, for padded positions of sequences.
+        ignore_index: A label that counts for nothing, for padded positions of sequences. An example
+            without any other label has a log-likelihood of 0, and means over examples, such as
+            ``Losses.nll``, still count it.
 
     Examples:
         >>> likelihood = Categorical(3)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import checks, distributed
+from gflowout.core import checks, distributed, text
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Scored, Trajectory
@@ -75,7 +75,7 @@ class Losses:
         parts = ", ".join(
             f"{name}={getattr(self, name).item():.4g}" for name in ("total", "nll", "tb", "prior")
         )
-        return f"Losses({parts}, masks at {len(self.masks)} sites)"
+        return f"Losses({parts}, masks at {text.counted(len(self.masks), 'site')})"
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,11 @@ class MaskedModel(nn.Module):
             Those of the generators, many small tensors, ask for the fused kernel that optimisers of
             PyTorch have on CPUs and CUDA; others take no notice.
         """
+        for name, value in (
+            ("lr", lr), ("generator_lr", generator_lr), ("log_z_lr", log_z_lr),
+            ("weight_decay", weight_decay), ("generator_weight_decay", generator_weight_decay),
+        ):  # fmt: skip
+            checks.number(name, value, low=0)
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gflowout.core import tree, uncertainty
+from gflowout.core import text, tree, uncertainty
 from gflowout.core.lazy import cached_property
 from gflowout.core.likelihoods import Gaussian, Likelihood
 
@@ -168,7 +168,7 @@ class Predictive:
 
     def __repr__(self) -> str:
         """Show counts and shapes, not the numbers."""
-        masks = "" if self.masks is None else f", masks at {len(self.masks)} sites"
+        masks = "" if self.masks is None else f", masks at {text.counted(len(self.masks), 'site')}"
         shape = list(self.mean.shape)
         return f"Predictive({len(self.outputs)} samples, mean {shape}, {self.likelihood}{masks})"
 

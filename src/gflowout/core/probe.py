@@ -52,10 +52,9 @@ def learn(
 
     ``padding`` is the name of the argument that tells real positions from padding.
     """
-    _check_example(call)
+    trace, mutates = run_example(call, names)
     if padding is not None:
         checks.choice("padding", padding, call.tensors)
-    trace, mutates = _run_example(call, names)
     batch = trace.output.shape[0]
     batched, doubled = _find_batched(call, trace)
     fixed, unfoldable = _compare(trace, doubled)
@@ -117,8 +116,12 @@ def _check_example(call: Call) -> None:
             )
 
 
-def _run_example(call: Call, names: Mapping[str, Units]) -> tuple[Trace, bool]:
-    """Trace the example on a copy of its tensors; tell also whether the backbone changed them."""
+def run_example(call: Call, names: Mapping[str, Units], idle: bool = False) -> tuple[Trace, bool]:
+    """Trace the example on a copy of its tensors; tell also whether the backbone changed them.
+
+    ``idle`` allows sites that do not run.
+    """
+    _check_example(call)
     copy = Call(call.backbone, *tree.clone((call.args, call.kwargs)))
     versions = {path: _version(tensor) for path, tensor in copy.tensors.items()}
     try:
@@ -132,7 +135,7 @@ def _run_example(call: Call, names: Mapping[str, Units]) -> tuple[Trace, bool]:
         raise ValueError(f"the backbone failed on `example` ({shapes}): {error}") from error
     for name in names:
         runs = trace.runs.get(name, 0)
-        if runs == 0:
+        if runs == 0 and not idle:
             raise ValueError(f"site {name!r} did not run in the forward pass of `example`")
         if runs > 1:
             raise ValueError(

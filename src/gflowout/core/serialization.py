@@ -38,6 +38,7 @@ FORMAT = 1
 """Version of the file format; a file of another version is refused."""
 
 KEY = "gflowout"
+_SHA256 = "gflowout.sha256"
 """Where the header has the configuration."""
 
 _PREFIX = f"{PREFIX}."
@@ -92,7 +93,8 @@ def save(
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
-    blocks = atomic_io.safetensors(tensors, {KEY: config})
+    metadata = {KEY: config, _SHA256: atomic_io.checksum(tensors, config)}
+    blocks = atomic_io.safetensors(tensors, metadata)
     atomic_io.write_file(target, lambda stream: stream.writelines(blocks))
 
 
@@ -120,8 +122,8 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is truncated, of another version or not ours, or a backbone does
-            not fit, also in the dtype of a tensor. All backbones are unchanged then.
+        ValueError: The file is truncated or damaged, of another version or not ours, or a backbone
+            does not fit, also in the dtype of a tensor. All backbones are unchanged then.
 
     Examples:
         >>> import tempfile
@@ -352,6 +354,12 @@ def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
         raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
     if KEY not in metadata:
         raise ValueError(f"{where} was not written by gflowout.save")
+    # Files of the first versions have no checksum.
+    if metadata.get(_SHA256, "") not in ("", atomic_io.checksum(tensors, metadata[KEY])):
+        raise ValueError(
+            f"{where} is damaged: its content does not have the checksum that was saved with it; "
+            "take another copy"
+        )
     config = _parse(where, metadata[KEY])
     whole = config.get("backbone", True)
     if not isinstance(whole, bool):
@@ -408,7 +416,7 @@ def _parts_of(saved: _Saved) -> tuple[type[Method], list[Site], Likelihood, Call
             f"registered are {', '.join(map(repr, METHODS))}"
         )
     with _damage(saved.where):
-        method = METHODS[checks.choice("method", name, METHODS)]
+        method = METHODS[checks.choice("method", config["method"], METHODS)]
         kind = LIKELIHOODS[checks.choice("likelihood", config["likelihood"], LIKELIHOODS)]
         options = method.Options.build(method.name, None, _tuples(config["options"]))
         likelihood = kind(**config["likelihood_options"])

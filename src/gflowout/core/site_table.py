@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from gflowout.core import text, tree
+from gflowout.core import text
 from gflowout.core.call import Call
-from gflowout.core.probe import learn, split_example
+from gflowout.core.probe import learn, run_example, split_example
 from gflowout.core.sites import INPUT, Site, SiteNames, find_sites
-from gflowout.core.trace import trace_call
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,11 @@ class SiteTable(list[SiteRow]):
         if any(row.shape is not None for row in self):
             rows[0] += ["shape", "units", "axis"]
             for line, row in zip(rows[1:], self, strict=True):
-                line += [str(list(row.shape or ())), str(row.units), str(row.axis)]
+                shape = "did not run" if row.shape is None else str(list(row.shape))
+                line += [
+                    shape,
+                    *("" if part is None else str(part) for part in (row.units, row.axis)),
+                ]
         return "\n".join(text.aligned(rows))
 
 
@@ -69,7 +72,8 @@ def sites(backbone: nn.Module, pattern: str | SiteNames = None, example: Any = N
         pattern: One name or pattern, or what ``sites`` of :func:`wrap` takes: ``None`` for every
             ``nn.Dropout*``. ``*`` crosses dots, and of nested matches the outermost is taken.
         example: One real call, as for :func:`wrap`. With it, sites are in execution order, have
-            shapes and units, and are refused where :func:`wrap` would refuse them.
+            shapes and units, and are refused where :func:`wrap` would refuse them, but for those
+            that do not run: they come last, without a shape.
 
     Examples:
         >>> import torch
@@ -95,13 +99,15 @@ def sites(backbone: nn.Module, pattern: str | SiteNames = None, example: Any = N
     if example is None:
         return SiteTable(SiteRow(name, kind) for name, kind in kinds.items())
     call = Call(backbone, *split_example(example))
-    learned = learn(call, names)[0]
-    traced = trace_call(Call(backbone, *tree.clone((call.args, call.kwargs))), names).sites
-    shapes = {name: shape for name, shape, _ in traced}
-    return SiteTable(
+    trace, _ = run_example(call, names, idle=True)
+    idle = [name for name in names if not trace.runs.get(name)]
+    learned = learn(call, {name: names[name] for name in names if name not in idle})[0]
+    shapes = {name: shape for name, shape, _ in trace.sites}
+    rows = [
         SiteRow(site.name, kinds[site.name], shapes[site.name], site.units, _axis(site))
         for site in learned
-    )
+    ]
+    return SiteTable(rows + [SiteRow(name, kinds[name]) for name in idle])
 
 
 def _axis(site: Site) -> int | tuple[int, ...]:

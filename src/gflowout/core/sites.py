@@ -308,7 +308,7 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
     """Resolve names and glob patterns to submodule names, each with what its units are.
 
     For ``sites`` see :func:`gflowout.wrap`; ``*`` crosses dots, as in :mod:`fnmatch`, and of nested
-    matches of a pattern the outermost is taken. ``empty`` allows ``sites=()``, no site at all.
+    matches of a pattern the outermost is taken. ``empty`` allows no site at all.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
@@ -324,7 +324,7 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
     everything = dict(backbone.named_modules(remove_duplicate=False))
     if sites is None:
         dropouts = [name for name, module in modules.items() if isinstance(module, DROPOUTS)]
-        if not dropouts:
+        if not dropouts and not empty:
             raise ValueError(
                 "sites=None turns every nn.Dropout* of the backbone into a site, but it has none; "
                 f"name the submodules whose output is to be masked: {_listed(modules)}"
@@ -396,8 +396,8 @@ def _warn_of_norms(
     instead += [block] if block and not isinstance(modules[block], _CONTAINERS) else []
     kinds = {type(modules[name]).__name__: None for name in norms}
     warnings.warn(
-        f"sites: {_listed(dict.fromkeys(norms), 4)} normalise ({', '.join(kinds)}): a mask there "
-        "undoes what the layer sets, the mean and the scale of its output. Name an activation that "
+        f"sites: {_listed(dict.fromkeys(norms), 4)} are normalisation layers ({', '.join(kinds)}): "
+        "a mask there changes the mean and the scale that the layer sets. Name an activation that "
         "follows, an nn.Identity after it, or the block around it"
         + (f", such as {' or '.join(map(repr, instead))}" if instead else "")
         + "; gfo.sites(net, pattern) lists what a pattern names",

@@ -41,7 +41,7 @@ def wrap(
             nested matches of a pattern the outermost; see :func:`sites`); ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told, or
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
-            ``nn.Dropout*``. ``()``, with ``"none"`` only, for no site: the module as it is.
+            ``nn.Dropout*``. ``"none"`` also takes ``()``, for the module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
             :class:`MultiLabel` or :class:`Gaussian`.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
