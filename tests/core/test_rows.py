@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -179,3 +180,31 @@ def test_layers_that_start_at_zero_and_stopped_gradients_are_not_idle() -> None:
 
     for net, site in ((zero, "1"), (Detached(), "body.1")):
         gfo.wrap(net, "mc", [site], likelihood=gfo.Categorical(3), example=(torch.randn(2, 4),))
+
+
+class Saturated(nn.Module):
+    """Rows share a mean that inputs hardly move, but masks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.act, self.head = nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 3)
+        nn.init.normal_(self.fc.weight, std=1e-4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.fc(x))
+        return self.head(h - 0.5 * h.mean(0))
+
+
+@pytest.mark.parametrize("damage", [None, math.nan])
+def test_rows_that_only_masks_or_nothing_tell_apart_are_not_folded(damage: float | None) -> None:
+    net, x = Saturated(), torch.randn(3, 4)
+    if damage is not None:
+        nn.init.constant_(net.head.weight, damage)
+    model = gfo.wrap(net, "mc", ["act"], likelihood=gfo.Categorical(3), example=(x,))
+    assert not model.spec.foldable
+    nn.init.normal_(net.head.weight)
+    folded, looped = (
+        model.predict(x, samples=8, chunk=chunk, generator=torch.Generator().manual_seed(0))
+        for chunk in (None, 1)
+    )
+    torch.testing.assert_close(folded.samples, looped.samples)

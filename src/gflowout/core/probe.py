@@ -20,6 +20,7 @@ from gflowout.core.sites import DROPOUTS, INPUT, Site
 from gflowout.core.trace import (
     Trace,
     close,
+    independent_rows,
     masked_call,
     padded_call,
     rolled_call,
@@ -67,6 +68,8 @@ def learn(
     ]
     if any(site.folded == "batch" for site in sites):
         doubled = None  # one mask serves a whole pass, so that every draw needs its own
+    if doubled is not None and not independent_rows(call, batched, sites, trace.output):
+        doubled = None
     for site in unused_sites(call, sites, trace.output):
         recurrent = site.name != INPUT and isinstance(
             call.backbone.get_submodule(site.name), nn.RNNBase
@@ -329,6 +332,8 @@ def _double(call: Call, batched: Sequence[str], trace: Trace) -> Trace | None:
     in front tells whether rows are taken in groups, which copies of another batch could split.
     """
     batch = len(trace.output)
+    if bool(trace.output.isnan().any()):  # which would look the same whatever rows do
+        return None
 
     def same(output: Tensor, before: int, after: int) -> bool:
         rows = output[before : before + batch]
