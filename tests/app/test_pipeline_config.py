@@ -126,7 +126,7 @@ class TestErrors:
             ("epochs=3", "; did you mean 'fit.epochs'?"),
             ("bakbone.width=3", "; did you mean 'backbone'?"),
             ("method.epsilon=0.2", "; did you mean 'method.options.epsilon'?"),
-            ("method.options.epsilom=0.2", "has no option 'epsilom'; did you mean 'epsilon'?"),
+            ("method.options.epsilom=0.2", "; did you mean 'epsilon'?"),
             ("fit.seed=3", "fit.seed: there is one seed for all: set seed"),
         ],
     )

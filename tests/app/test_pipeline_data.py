@@ -88,10 +88,10 @@ class TestTable:
         [
             ({}, "no column besides the target"),
             ({"a": [None, None]}, "column 'a' has no value in the training rows"),
-            ({"a": [f"name {i}" for i in range(101)]}, "names 101 different things .*data.drop"),
+            ({"a": [f"name {i}" for i in range(101)]}, "has 101 distinct values .*data.drop"),
             ({"a": pd.to_datetime(["2020-01-01"])}, "neither a number nor a name"),
             ({"a": [[1], [2]]}, "neither a number nor a name"),
-            ({"a": [1.0, np.inf]}, "column 'a' holds infinity in row 1"),
+            ({"a": [1.0, np.inf]}, "column 'a' holds infinity in row 2"),
         ],
     )
     def test_columns_that_cannot_be_used(self, frame, message):
@@ -262,12 +262,45 @@ class TestOwnTables:
         task = load("data=patients.csv", f"data.directory={table.parent}", "data.target=died")
         assert len(task.train) == 86
 
+    @pytest.mark.parametrize("row", range(20))  # of all parts
+    def test_a_typo_does_not_turn_numbers_into_categories(self, tmp_path: Path, row: int):
+        path = tmp_path / "a.csv"
+        frame = pd.DataFrame({"age": [str(20 + i % 60) for i in range(200)], "y": ["a", "b"] * 100})
+        frame.loc[row, "age"] = "oops"
+        frame.to_csv(path, index=False)
+        message = f"'age': 199 of 200 values are numbers, but not 'oops' in row {row + 1} .the head"
+        with pytest.raises(DataError, match=message):
+            load(f"data={path}", "data.target=y")
+        with pytest.raises(DataError, match=message):
+            load(f"data={path}", "data.target=age")
+        load(f"data={path}", "data.target=y", "data.categorical=[age]")
+        load(f"data={path}", "data.target=age", "data.likelihood=categorical")
+
+    def test_codes_and_words_are_categories(self, tmp_path: Path):
+        path = tmp_path / "a.csv"
+        codes = [str(i % 10) for i in range(100)]
+        text = [str(i) if i % 8 else "none" for i in range(100)]
+        frame = pd.DataFrame({"code": codes, "text": text, "y": ["a", "b"] * 50})
+        frame.loc[5, "code"] = "unknown"
+        frame.to_csv(path, index=False)
+        task = load(f"data={path}", "data.target=y")
+        assert isinstance(task.problem.inputs, Table)
+        assert all(column.levels for column in task.problem.inputs.columns)
+
+    @pytest.mark.parametrize("row", range(20))
+    def test_infinity_is_found_by_its_row_in_the_file(self, tmp_path: Path, row: int):
+        frame = pd.DataFrame({"a": np.arange(40.0), "y": ["a", "b"] * 20})
+        frame.loc[row, "a"] = np.inf
+        frame.to_csv(tmp_path / "a.csv", index=False)
+        with pytest.raises(DataError, match=f"infinity in row {row + 1} .the header is not counte"):
+            load(f"data={tmp_path / 'a.csv'}", "data.target=y")
+
     def test_damaged_files(self, tmp_path: Path):
         path = tmp_path / "a.csv"
         for content, message in (
             (b"", "cannot be read as CSV"),
             (b"a,b\n", "has no rows"),
-            (b"a,y\n1,2\n", "1 examples with a label; 10 are the least"),
+            (b"a,y\n1,2\n", "1 examples with a label; at least 10 are needed"),
             (b"a,y\n" + b"".join(b"%d,n%d\n" % (i, i) for i in range(30)), "too many to be class"),
         ):
             path.write_bytes(content)

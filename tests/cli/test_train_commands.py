@@ -234,6 +234,8 @@ class TestTrain:
         [
             (["--set", "fit.lrr=1"], "fit.lrr: there is no such key; did you mean 'fit.lr'"),
             (["--epochs", "0"], "fit.epochs must be an integer >= 1, got 0"),
+            (["--epochs", "x"], "'--epochs': .* integer.* got 'x'"),
+            (["--set", "fit.accelerator=tpu"], "fit.accelerator 'tpu' is not available on this"),
             (["--method", "gflowot"], "method.name must be one of .* did you mean 'gflowout'"),
             (["--data", "mnst"], "did you mean 'mnist'"),
             (["--set", "seed"], "'seed' must be key=value"),

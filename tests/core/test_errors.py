@@ -50,13 +50,17 @@ every_method = pytest.mark.parametrize("method", METHODS)
         ({"method": None}, ValueError, "method must be one of 'gflowout'.*got None"),
         ({"preset": "papr"}, ValueError, "preset must be one of 'paper', 'features', got 'papr'"),
         ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: temperature,"),
-        ({"temprature": 2.0}, TypeError, "has no option 'temprature'; did you mean 'temperature'"),
+        ({"temprature": 2.0}, TypeError, "'temprature'; its .*; did you mean 'temperature'"),
         ({"sites": "fc1"}, TypeError, r"sites must be a list.*got 'fc1'; write sites=\['fc1'\]"),
         ({"sites": []}, ValueError, "sites is empty: name at least one"),
         ({"sites": {}}, ValueError, "sites is empty: name at least one"),
         ({"sites": 3}, TypeError, "sites must be a list of submodule names.*got int"),
         ({"sites": [3]}, TypeError, "sites must hold strings, got 3"),
-        ({"sites": ["fc3"]}, ValueError, "sites: 'fc3' matches no submodule of MLP; did you mean"),
+        (
+            {"sites": ["fc3"]},
+            ValueError,
+            "sites: 'fc3' matches no .* of MLP; it has .*; did you mean",
+        ),
         ({"sites": ["conv*"]}, ValueError, "'conv.*' matches no submodule.*it has 'fc1', 'fc2'"),
         ({"sites": None}, ValueError, "sites=None.*but it has none; name the submodules.*'fc1'"),
         ({"sites": {"fc1": 5}}, ValueError, r"axis 5 of 'fc1' is outside its shape \[2, 8\]"),
@@ -232,7 +236,7 @@ def test_set_options() -> None:
         model.set_options(hidden=(8,))
     with pytest.raises(ValueError, match="beta must be"):
         model.set_options(beta=-1.0)
-    with pytest.raises(TypeError, match="no option 'bta'; did you mean 'beta'"):
+    with pytest.raises(TypeError, match=r"no option 'bta'; .*; did you mean 'beta'"):
         model.set_options(bta=1.0)
 
 

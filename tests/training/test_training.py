@@ -1,6 +1,7 @@
 """Training: the right steps, the best weights, and the same end however often it is killed."""
 
 import csv
+import dataclasses
 import itertools
 import math
 import multiprocessing
@@ -24,7 +25,14 @@ from gflowout.backbones import MLP
 from gflowout.core import atomic_io
 from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
-from gflowout.training import DivergedError, FitOptions, TrainingWarning, checkpoints, fit
+from gflowout.training import (
+    DivergedError,
+    FitOptions,
+    FitResult,
+    TrainingWarning,
+    checkpoints,
+    fit,
+)
 from gflowout.training.monitoring import EpochStatistics, alarms
 from gflowout.training.options import choose_precision, optimisers, rate_factor
 
@@ -189,6 +197,10 @@ def test_precision_is_single_without_an_accelerator() -> None:
         ({"keep": 0}, "keep must be an integer >= 1"),
         ({"min_delta": -0.1}, "min_delta must be"),
         ({"warmup": 1.5}, "warmup must be an integer"),
+        (
+            {"accelerator": "tpuu"},
+            "accelerator must be one of 'auto', 'cpu', .* did you mean 'tpu'",
+        ),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
@@ -196,8 +208,20 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
         FitOptions(**options)
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_an_accelerator_that_a_plugin_has_added_is_accepted() -> None:
+    registry = lightning.pytorch.accelerators.AcceleratorRegistry
+    registry.register("own", lightning.pytorch.accelerators.CPUAccelerator)
+    try:
+        fit(wrapped(), *batches(), FitOptions(epochs=1, accelerator="own"), progress=False)
+    finally:
+        registry.remove("own")
+
+
+def test_wrong_arguments_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     train, _ = batches()
+    monkeypatch.setattr(lightning.pytorch.accelerators.CUDAAccelerator, "is_available", bool)
+    with pytest.raises(ValueError, match="accelerator 'cuda' is not available on this machine"):
+        fit(wrapped(), train, options=FitOptions(accelerator="cuda"))
     with pytest.raises(TypeError, match=r"model must come from gfo\.wrap, got MLP"):
         fit(MLP((6, 3)), train)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="options must be FitOptions or None, got dict"):
@@ -206,6 +230,14 @@ def test_wrong_arguments_are_named() -> None:
         fit(wrapped(), train, options=FitOptions(patience=3))
     with pytest.raises(ValueError, match='loggers must be "tensorboard" or Lightning loggers'):
         fit(wrapped(), train, loggers="csv", progress=False)
+
+
+def test_the_result_says_how_the_run_ended() -> None:
+    result = FitResult([{"train/nll": 0.5}], 0, 0.5, "epochs", 2.0, 0, None)
+    assert (
+        repr(result) == "FitResult(1 epoch, best 0.5000 at epoch 0, reached the last epoch, 2.0 s)"
+    )
+    assert ", stopped by patience, " in repr(dataclasses.replace(result, stopped="patience"))
 
 
 # Batches of any form.
@@ -242,6 +274,8 @@ def test_a_batch_of_another_form_is_an_error_or_unpacked() -> None:
         fit(wrapped(), [{"x": x, "target": y}], progress=False)
     with pytest.raises(ValueError, match=r"must be \(input, \.\.\., labels\).*got Tensor"):
         fit(wrapped(), [x], progress=False)
+    with pytest.raises(ValueError, match=r"must be \(input, \.\.\., labels\).*got NoneType"):
+        fit(wrapped(), [None], progress=False)
     fit(
         wrapped(),
         [{"x": x, "target": y}],
@@ -249,6 +283,20 @@ def test_a_batch_of_another_form_is_an_error_or_unpacked() -> None:
         progress=False,
         unpack=lambda batch: ((batch["x"],), {}, batch["target"]),
     )
+
+
+class Shorter(list[Any]):
+    def __len__(self) -> int:
+        return 5
+
+
+def test_batches_that_are_fewer_than_their_length_give_a_warning_once() -> None:
+    with pytest.warns(TrainingWarning) as caught:
+        fit(wrapped(), Shorter([problem()] * 3), options=FitOptions(epochs=3), progress=False)
+    (warning,) = (str(record.message) for record in caught)
+    assert warning.startswith("Shorter has a length of 5, but yielded 3 batches in epoch 0")
+    with pytest.raises(ValueError, match=r"yielded 0 batches in epoch 0: .* iterated repeatedly"):
+        fit(wrapped(), Shorter(), progress=False)
 
 
 # What is recorded.
@@ -585,10 +633,15 @@ class Endless(torch.utils.data.IterableDataset):
 @pytest.mark.parametrize(
     ("train", "valid", "error", "message"),
     [
-        ((batch for batch in ()), None, TypeError, "train must be batches that can be gone"),
+        (
+            (batch for batch in ()),
+            None,
+            TypeError,
+            "train must be an iterable .* iterated repeatedly",
+        ),
         ([], None, ValueError, "train has no batches"),
         ([(torch.zeros(2, 6), torch.zeros(2).long())], [], ValueError, "valid has no batches"),
-        (3, None, TypeError, "train must be batches .* got int"),
+        (3, None, TypeError, "train must be an iterable of batches .* got int"),
         (
             DataLoader(Endless()),
             None,

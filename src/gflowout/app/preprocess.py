@@ -21,6 +21,8 @@ from gflowout.data.transforms import Normalize, Transform
 
 FORMAT = 1
 MOST_LEVELS = 100  # of a categorical column; one with more is taken for an identifier
+MOST_CODES = 10  # different numbers in a categorical column of text; one with more, which are
+NUMERIC_SHARE = 0.9  # of all values at least, is taken for numbers with odd cells
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,30 @@ def sorted_levels(values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(level(value) for value in ordered))
 
 
+def check_numbers(frame: pd.DataFrame, categorical: Sequence[str]) -> None:
+    """Raise if a few cells that are no numbers make a column of numbers one of text.
+
+    Needs all rows of a file: a part of it may have numbers only.
+    """
+    for name in frame.columns:
+        if name in categorical or pd.api.types.is_numeric_dtype(frame[name]):
+            continue
+        present = frame[name].dropna()
+        numbers = pd.to_numeric(present.astype(str), errors="coerce")
+        odd, count = present[numbers.isna()], numbers.count()
+        mostly = NUMERIC_SHARE * len(present) <= count < len(present)
+        if mostly and numbers.nunique() > MOST_CODES:
+            raise DataError(
+                f"column {name!r}: {count:,} of {len(present):,} values are numbers, but not "
+                f"{odd.iloc[0]!r} in {_row(odd.index[0])}: correct the cell or leave it empty; for "
+                "codes, add the column to data.categorical (the target: set data.likelihood)"
+            )
+
+
+def _row(index: Any) -> str:
+    return f"row {index + 1} (the header is not counted)"
+
+
 def _learn(values: pd.Series[Any], categorical: bool) -> Column:
     name = str(values.name)
     present = values[values.notna()]
@@ -253,7 +279,7 @@ def _learn(values: pd.Series[Any], categorical: bool) -> Column:
     levels = sorted_levels(present.tolist())
     if len(levels) > MOST_LEVELS:
         raise DataError(
-            f"column {name!r} names {len(levels):,} different things (such as {levels[0]!r}), more "
+            f"column {name!r} has {len(levels):,} distinct values (such as {levels[0]!r}), more "
             f"than {MOST_LEVELS}: is it an identifier? Add it to data.drop"
         )
     return Column(name, levels=levels, missing=missing)
@@ -284,12 +310,13 @@ def _numbers(name: str, values: pd.Series[Any]) -> NDArray[np.float64]:
         odd = values[parsed.isna() & values.notna()]
         if len(odd):
             raise DataError(
-                f"column {name!r} must hold numbers as in training, got {odd.iloc[0]!r} in row "
-                f"{odd.index[0]}"
+                f"column {name!r} must hold numbers as in training, got {odd.iloc[0]!r} in "
+                f"{_row(odd.index[0])}"
             ) from None
         numbers = parsed.to_numpy(dtype="float64")
     if np.isinf(numbers).any():
-        raise DataError(f"column {name!r} holds infinity in row {np.isinf(numbers).argmax()}")
+        where = _row(values.index[np.isinf(numbers)][0])
+        raise DataError(f"column {name!r} holds infinity in {where}")
     return numbers
 
 

@@ -31,6 +31,7 @@ from gflowout.runs import Context, Result, locks, records
 from gflowout.runs.spec import Run
 from gflowout.runs.work import Task as Attempt
 from gflowout.training import FitResult, fit
+from gflowout.training.options import check_available
 
 CONFIG, PREPROCESS, MODEL, RECORD = (
     "config.yaml", "preprocess.json", "model.safetensors", "record.json"
@@ -67,7 +68,7 @@ def train(
 
     Args:
         config: The configuration.
-        folder: Of this run alone; made if missing.
+        folder: Of this run alone; created if missing.
         progress: Show a progress bar.
         resume: ``False`` starts anew, deleting what the folder has of an earlier run.
         report: Called with the steps that are done, their total and a word on progress.
@@ -83,6 +84,10 @@ def train(
     """
     started, clock = records.now(), time.perf_counter()
     folder = Path(folder)
+    try:
+        check_available(config.fit.accelerator)
+    except ValueError as error:
+        raise ConfigError([f"fit.{error}"]) from error
     if resume:
         check_folder(config, folder)
     if task is None:

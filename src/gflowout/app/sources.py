@@ -14,7 +14,15 @@ from torch import Tensor
 
 from gflowout.app import files
 from gflowout.app.config import CLINICAL, ConfigError, DataConfig
-from gflowout.app.preprocess import Images, Problem, Remarks, Table, Target, lists_to_tuples
+from gflowout.app.preprocess import (
+    Images,
+    Problem,
+    Remarks,
+    Table,
+    Target,
+    check_numbers,
+    lists_to_tuples,
+)
 from gflowout.data import clinical, shifts
 from gflowout.data.batches import Batches
 from gflowout.data.errors import DataError
@@ -220,6 +228,8 @@ def _table(path: Path, data: DataConfig, seed: int) -> Task:
     if problems:
         raise ConfigError(problems)
     inputs = frame.drop(columns=[target, *data.drop])
+    classes = [target] if data.likelihood in ("categorical", "binary") else []
+    check_numbers(frame.drop(columns=data.drop), [*data.categorical, *classes])
     return _examples(data, seed, target, frame[target], inputs)
 
 
@@ -241,7 +251,7 @@ def _examples(
     """Split examples; learn means, scales and classes from the training part alone."""
     inputs, labels, notes = _with_labels(inputs, labels, name)
     if len(labels) < 10:
-        raise DataError(f"has {len(labels)} examples with a label; 10 are the least")
+        raise DataError(f"has {len(labels)} examples with a label; at least 10 are needed")
     likelihood = _likelihood(data.likelihood, name, labels)
     target = Target.fit(likelihood, name, labels)
     stratify = target.encode(labels).long() if target.classes else None

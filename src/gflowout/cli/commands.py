@@ -12,18 +12,19 @@ from typer import Option
 import gflowout
 from gflowout.cli import report, study, train
 from gflowout.cli.data import data
-from gflowout.cli.options import examples, explained, writable
+from gflowout.cli.options import Commands, examples, explained, writable
 from gflowout.core.atomic_io import write_text
 
 app = typer.Typer(
     name="gflowout",
+    cls=Commands,
     help="A learned posterior over dropout masks for any PyTorch model.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
-studies = typer.Typer(help="Studies that compare the methods.", no_args_is_help=True)
+studies = typer.Typer(help="Studies that compare the methods.", cls=Commands, no_args_is_help=True)
 
 
 def _version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from gflowout.cli import options
-from gflowout.cli.options import examples, explained, writable
+from gflowout.cli.options import Commands, examples, explained, writable
 from gflowout.data import download, report, store
 from gflowout.data.corruptions import KINDS
 from gflowout.data.download import readable
@@ -17,7 +17,9 @@ from gflowout.data.errors import DataError, MissingDataError
 from gflowout.data.sheets import contact_sheet
 from gflowout.data.store import entry
 
-data = typer.Typer(help="List, download, check and show data sets.", no_args_is_help=True)
+data = typer.Typer(
+    help="List, download, check and show data sets.", cls=Commands, no_args_is_help=True
+)
 
 
 def _catalogued(names: list[str] | None) -> list[str]:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from gflowout.core.optional import MissingExtraError
 from gflowout.data import store
@@ -27,6 +28,38 @@ EXITS = "Exit codes: 0 all is well, 1 some runs failed, 2 wrong usage, 130 inter
 YAML = (".yaml", ".yml")  # endings of configuration, study and space files
 EngineName = StrEnum("EngineName", ["inline", "pool", "ray"])
 Preset = StrEnum("Preset", ["smoke", "cpu", "paper"])  # sizes of the studies of the paper
+
+
+class Commands(TyperGroup):
+    """Commands whose errors show the value that was given, and whose flags show no type."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; the errors of pydantic leave out the value."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            details: Any = getattr(error.__cause__, "errors", list)()
+            if details and repr(details[0]["input"]) not in error.message:
+                error.message += f", got {details[0]['input']!r}"
+            raise
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options of the group itself."""
+        return _without_types(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _without_types(command.get_params(ctx))
+        return command
+
+
+def _without_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 def _folder(text: str) -> Path:
@@ -63,7 +96,7 @@ RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder that `train` wr
 Samples = Annotated[int, Option(min=1, help="Number of draws of masks.")]
 Force = Annotated[bool, Option("--force", help="Replace the file if it exists.")]
 NoBar = Annotated[bool, Option("--quiet", help="Show no progress bar.")]
-Quiet = Annotated[bool, Option("--quiet", help="Print nothing but problems.")]
+Quiet = Annotated[bool, Option("--quiet", help="Print only warnings and errors.")]
 
 # Runs
 Out = Annotated[Path, Option(parser=_folder, metavar="DIRECTORY", help="Folder of the records.")]

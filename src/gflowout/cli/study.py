@@ -60,7 +60,7 @@ def tune(
     config: options.Config = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    epochs: Annotated[int | None, Option(help="Largest number of epochs of every trial.")] = None,
+    epochs: Annotated[int | None, Option(help="Maximum number of epochs of every trial.")] = None,
     set_: options.Set = None,
     methods: Annotated[
         str | None,

@@ -75,12 +75,12 @@ def train(
     backbone: Annotated[str | None, Option(help="Backbone: auto, mlp or resnet18.")] = None,
     epochs: Annotated[
         int | None,
-        Option(help="Largest number of epochs. Default: 20; tables: 1000, and early stopping."),
+        Option(help="Maximum number of epochs. Default: 20; tables: 1000, and early stopping."),
     ] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. Default: 0.")] = None,
     set_: options.Set = None,
     out: Annotated[
-        Path | None, Option(file_okay=False, help="Folder of the run; made if missing.")
+        Path | None, Option(file_okay=False, help="Folder of the run; created if missing.")
     ] = None,
     dry_run: options.DryRun = False,
     restart: Annotated[
@@ -93,7 +93,7 @@ def train(
 ) -> None:
     """Train a model on a data set or on your own files.
 
-    Call it again with the same folder to go on after an interruption. These options override the
+    Call it again with the same folder to resume. These options override the
     configuration file, and `--set` overrides both. docs/reference/command-line.md has every key.
     """
     if out is None and not dry_run:

@@ -89,7 +89,7 @@ class Options:
         >>> METHODS["mc"].Options.build("mc", None, {"rat": 0.2})
         Traceback (most recent call last):
             ...
-        TypeError: method 'mc' has no option 'rat'; did you mean 'rate'?; its options: rate, rescale
+        TypeError: method 'mc' has no option 'rat'; its options: rate, rescale; did you mean 'rate'?
     """
 
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
@@ -106,8 +106,8 @@ class Options:
             if name not in names:
                 listed = ", ".join(names) or "none"
                 raise TypeError(
-                    f"method {method!r} has no option {name!r}{checks.suggest(name, names)}; "
-                    f"its options: {listed}"
+                    f"method {method!r} has no option {name!r}; its options: {listed}"
+                    f"{checks.suggest(name, names)}"
                 )
         if preset is not None:
             checks.choice("preset", preset, cls.PRESETS)

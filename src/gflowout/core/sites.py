@@ -358,8 +358,8 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
         )
         if not matches:
             raise ValueError(
-                f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}"
-                f"{suggest(pattern, modules)}; it has {_listed(modules)}"
+                f"sites: {pattern!r} matches no submodule of {type(backbone).__name__}; it has "
+                f"{_listed(modules)}{suggest(pattern, modules)}"
             )
         resolved |= dict.fromkeys(matches, units)
     if INPUT in resolved and INPUT in modules:

@@ -19,7 +19,7 @@ from gflowout.core.memory_format import warn_of_unsafe_layers
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
-from gflowout.training.options import FitOptions, choose_precision, ended
+from gflowout.training.options import FitOptions, check_available, choose_precision, ended
 from gflowout.training.signals import interruptible
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class FitResult:
 
     Examples:
         >>> FitResult([{"train/nll": 0.5}, {"train/nll": 0.4}], 1, 0.4, "epochs", 2.0, 0, None)
-        FitResult(2 epochs, best 0.4000 at epoch 1, stopped by epochs, 2.0 s)
+        FitResult(2 epochs, best 0.4000 at epoch 1, reached the last epoch, 2.0 s)
     """
 
     history: list[dict[str, float]]
@@ -64,9 +64,11 @@ class FitResult:
     folder: Path | None
 
     def __repr__(self) -> str:
+        epochs = "1 epoch" if len(self.history) == 1 else f"{len(self.history)} epochs"
+        end = "reached the last epoch" if self.stopped == "epochs" else f"stopped by {self.stopped}"
         return (
-            f"FitResult({len(self.history)} epochs, best {self.best_score:.4f} at epoch "
-            f"{self.best_epoch}, stopped by {self.stopped}, {self.seconds:.1f} s)"
+            f"FitResult({epochs}, best {self.best_score:.4f} at epoch {self.best_epoch}, {end}, "
+            f"{self.seconds:.1f} s)"
         )
 
 
@@ -126,6 +128,7 @@ def fit(
     _check(model, train, valid, options, folder)
     warn_of_unsafe_layers(model.backbone)
     require("lightning", extra="train", purpose="gflowout.training.fit")
+    check_available(options.accelerator)
     from gflowout.training import module as modules
     from gflowout.training.callbacks import EpochEnd, Progress
 
@@ -172,7 +175,7 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
         kind = type(batches).__name__
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
-                f"{name} must be batches that can be gone through again and again, such as a "
+                f"{name} must be an iterable of batches that can be iterated repeatedly, such as a "
                 f"DataLoader or a list, got {kind}"
             )
         try:

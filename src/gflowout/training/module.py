@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,13 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.data.batches import Batches
 from gflowout.training.checkpoints import HISTORY
-from gflowout.training.monitoring import ADVICE, EVERY, DivergedError, EpochStatistics
+from gflowout.training.monitoring import (
+    ADVICE,
+    EVERY,
+    DivergedError,
+    EpochStatistics,
+    TrainingWarning,
+)
 from gflowout.training.options import FitOptions, optimisers, rate_factor
 
 # Turns a batch into positional arguments, keyword arguments and labels.
@@ -265,6 +272,10 @@ class MaskedDataModule(lightning.LightningDataModule):
         super().__init__()
         self.train, self.valid, self.test = train, valid, test
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Refuse ``None``, which Lightning would skip in training."""
+        return unpack(batch) if batch is None else batch
+
     def train_dataloader(self) -> Any:
         """Training batches, of this rank."""
         return self._of_rank(self.train, BLOCK if isinstance(self.train, Batches) else 1)
@@ -297,6 +308,7 @@ class _InEpoch:
 
     def __init__(self, batches: Any, epoch: Callable[[], int], block: int = 1) -> None:
         self.batches, self.epoch, self.block = batches, epoch, block
+        self.warned = False
 
     def __len__(self) -> int:
         return -(-len(self.batches) // self.block)
@@ -305,11 +317,28 @@ class _InEpoch:
         if hasattr(self.batches, "set_epoch"):
             self.batches.set_epoch(self.epoch())
         if self.block == 1:
-            yield from self.batches
+            count = 0
+            for batch in self.batches:
+                yield batch
+                count += 1
+            self._check(count)
             return
         stream = iter(self.batches)
         while block := Block(itertools.islice(stream, self.block)):
             yield block
+
+    def _check(self, count: int) -> None:
+        if count >= len(self.batches):
+            return
+        message = (
+            f"{type(self.batches).__name__} has a length of {len(self.batches)}, but yielded "
+            f"{count} batches in epoch {self.epoch()}"
+        )
+        if not count:
+            raise ValueError(f"{message}: it must be an iterable that can be iterated repeatedly")
+        if not self.warned:
+            self.warned = True
+            warnings.warn(f"{message}: correct its __len__", TrainingWarning, stacklevel=2)
 
 
 def hits(likelihood: Any, mean: Tensor, y: Tensor) -> float | None:

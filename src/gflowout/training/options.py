@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gflowout.core import checks
 from gflowout.core.model import MaskedModel
 
 _BACKBONE = ("backbone", "likelihood")
+_ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps", "tpu")  # beside those of plugins
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,27 @@ class FitOptions:
         checks.choice("schedule", self.schedule, ("constant", "cosine", "milestones"))
         # Not "16-mixed": gradient norms, and so `clip`, would see its scaled gradients.
         checks.choice("precision", self.precision, ("auto", "32-true", "64-true", "bf16-mixed"))
+        if self.accelerator not in _ACCELERATORS:  # importing Lightning takes seconds
+            more = _registered() if find_spec("lightning") else {}
+            checks.choice("accelerator", self.accelerator, dict.fromkeys((*_ACCELERATORS, *more)))
+
+
+def check_available(accelerator: str) -> None:
+    """Raise if this machine does not have the hardware; needs Lightning."""
+    kinds = {"auto": ["cpu"], "gpu": ["cuda", "mps"]}.get(accelerator, [accelerator])
+    available = [name for name, kind in _registered().items() if kind.is_available()]
+    if not set(kinds) & set(available):
+        raise ValueError(
+            f"accelerator {accelerator!r} is not available on this machine, only "
+            f"{', '.join(available)}; 'auto' takes what there is"
+        )
+
+
+def _registered() -> dict[str, Any]:
+    """Lightning's accelerators by name, also those that plugins have added."""
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+
+    return {name: entry["accelerator"] for name, entry in AcceleratorRegistry.items()}
 
 
 def rate_factor(options: FitOptions, epoch: int) -> float:
