@@ -208,3 +208,19 @@ def test_rows_that_only_masks_or_nothing_tell_apart_are_not_folded(damage: float
         for chunk in (None, 1)
     )
     torch.testing.assert_close(folded.samples, looped.samples)
+
+
+def test_neighbours_that_the_example_does_not_show_are_seen() -> None:
+    class Neighbour(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.act, self.head = nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.act(self.fc(x))
+            far = 1e6 * torch.eye(len(h))
+            return self.head(h + 0.5 * h[(torch.cdist(h, h) + far).argmin(1)])
+
+    x = torch.tensor([[3.0, 3.0, 3.0, 3.0], [3.1, 3.0, 3.0, 3.0]])  # far from all other rows
+    model = gfo.wrap(Neighbour(), "mc", ["act"], likelihood=gfo.Categorical(3), example=(x,))
+    assert not model.spec.foldable

@@ -133,21 +133,26 @@ def independent_rows(
 ) -> bool:
     """Whether the example comes out as it did alone, whatever masks the rows around it have.
 
-    Other inputs alone may hardly move what the rows share; masks of any sign do.
+    Other inputs alone may hardly move what the rows share: masks of any sign do. Copies that hardly
+    differ become the nearest neighbours of the rows.
     """
     batch, generator = len(output), torch.Generator().manual_seed(0)
 
-    def visit(index: int, activation: Tensor) -> Tensor:
-        factors = torch.randn(3 * batch, sites[index].units, generator=generator)
-        factors[batch : 2 * batch] = 1
-        return factors.to(activation)
+    def same(padded: Call, centre: float, spread: float) -> bool:
+        def visit(index: int, activation: Tensor) -> Tensor:
+            noise = torch.randn(3 * batch, sites[index].units, generator=generator)
+            noise[batch : 2 * batch] = (1 - centre) / spread
+            return (centre + spread * noise).to(activation)
 
-    padded = padded_call(call, batched, 1, 1)
-    try:
         rows = masked_call(padded, sites, visit, batch=3 * batch)[batch : 2 * batch]
+        return close(rows, output)
+
+    try:
+        return same(padded_call(call, batched, 1, 1), 0.0, 1.0) and same(
+            padded_call(call, batched, 1, 1, copies=True), 1.0, 0.01
+        )
     except Exception:
         return False
-    return close(rows, output)
 
 
 def unused_sites(call: Call, sites: Sequence[Site], output: Tensor) -> list[Site]:
@@ -197,18 +202,20 @@ def padded_call(
     before: int = 0,
     after: int = 1,
     rows: int | None = None,
+    copies: bool = False,
 ) -> Call:
     """The example call with other rows around its batch; a copy, which may be changed.
 
     ``before`` and ``after`` count how many times as many rows are added; or that many times
-    ``rows``, if given.
+    ``rows``, if given. With ``copies`` they are those of the batch itself.
     """
     inputs = {id(tensor) for path, tensor in call.tensors.items() if path in batched}
 
     def padded(_: str, tensor: Tensor) -> Tensor:
         if id(tensor) not in inputs:
             return tensor.clone()
-        parts = [_other_rows(tensor, seed)[:rows] for seed in range(before + after)]
+        others = (tensor if copies else _other_rows(tensor, at) for at in range(before + after))
+        parts = [other[:rows] for other in others]
         return torch.cat([*parts[:before], tensor, *parts[before:]])
 
     return Call(call.backbone, *tree.map_tensors(padded, (call.args, call.kwargs)))
