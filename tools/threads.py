@@ -32,7 +32,7 @@ import gflowout as gfo
 
 SEEDS = 6
 BATCH = 12
-FORK = 20  # seconds that a fork may take
+FORK = 120  # seconds that a fork may take on a busy machine
 
 
 class Net(nn.Module):

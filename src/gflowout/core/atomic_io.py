@@ -31,6 +31,10 @@ UNFINISHED = ".unfinished-"
 """In the name of a file while it is written."""
 
 
+SHA256 = "gflowout.sha256"
+_NO_SUM = "0" * 64
+
+
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file beside its place, and move it there when it is complete and on disk.
 
@@ -112,14 +116,38 @@ def safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
         yield _bytes(tensor)
 
 
-def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    """SHA-256 of tensors, with their names, types and shapes, and of a text."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file with a checksum of its bytes in its metadata; see :func:`intact`.
+
+    Tensors are read once, so that the checksum is right even if another thread changes them.
+    """
+
+    def write(stream: IO[bytes]) -> None:
+        digest = hashlib.sha256()
+        at = 0
+        for number, block in enumerate(safetensors(tensors, {**metadata, SHA256: _NO_SUM})):
+            if number == 1:  # the header
+                key = f'"{SHA256}": "'.encode()
+                at = stream.tell() + block.index(key) + len(key)
+            digest.update(block)
+            stream.write(block)
+        stream.seek(at)
+        stream.write(digest.hexdigest().encode())
+
+    write_file(path, write)
+
+
+def intact(path: Path, checksum: str) -> bool:
+    """Whether a file of :func:`write_safetensors` has the bytes that were written."""
+    with path.open("rb") as stream:
+        size = stream.read(8)
+        header = stream.read(int.from_bytes(size, "little"))
+        digest = hashlib.sha256(size + header.replace(checksum.encode(), _NO_SUM.encode()))
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest() == checksum
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -38,7 +38,6 @@ FORMAT = 1
 """Version of the file format; a file of another version is refused."""
 
 KEY = "gflowout"
-_SHA256 = "gflowout.sha256"
 """Where the header has the configuration."""
 
 _PREFIX = f"{PREFIX}."
@@ -93,9 +92,7 @@ def save(
     if not backbone:
         described["backbone"] = False
     config = json.dumps({"format": FORMAT, **described}, allow_nan=False)
-    metadata = {KEY: config, _SHA256: atomic_io.checksum(tensors, config)}
-    blocks = atomic_io.safetensors(tensors, metadata)
-    atomic_io.write_file(target, lambda stream: stream.writelines(blocks))
+    atomic_io.write_safetensors(target, tensors, {KEY: config})
 
 
 @overload
@@ -354,8 +351,8 @@ def _read(path: Path) -> tuple[list[_Saved], list[float] | None]:
         raise ValueError(f"{where} is truncated or not a safetensors file: {error}") from error
     if KEY not in metadata:
         raise ValueError(f"{where} was not written by gflowout.save")
-    # Files of the first versions have no checksum.
-    if metadata.get(_SHA256, "") not in ("", atomic_io.checksum(tensors, metadata[KEY])):
+    checksum = metadata.get(atomic_io.SHA256)  # files of the first versions have none
+    if checksum is not None and not atomic_io.intact(path, checksum):
         raise ValueError(
             f"{where} is damaged: its content does not have the checksum that was saved with it; "
             "take another copy"
