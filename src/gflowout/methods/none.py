@@ -27,7 +27,7 @@ class NoDropout(Method):
         >>> net, x = torch.nn.Linear(4, 2), torch.zeros(3, 4)
         >>> model = gfo.wrap(net, "none", ["input"], likelihood=gfo.Categorical(2), example=(x,))
         >>> pred = model.predict(x)
-        >>> bool((pred.samples == pred.samples[0]).all())
+        >>> torch.allclose(pred.samples, pred.samples[:1])
         True
     """
 
