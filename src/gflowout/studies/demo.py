@@ -1,7 +1,7 @@
 """``gflowout demo``: all methods on scikit-learn's digits, with several seeds.
 
-Every method gets the same network, sites, data, schedule and number of epochs, and a keep
-rate of 0.5 where it has one; an ensemble gets several such networks, each trained on its own. The epoch is
+Every method gets the same network, sites, data, schedule and number of epochs, and a keep rate of
+0.5 where it has one; an ensemble gets several such networks, each trained on its own. The epoch is
 chosen by validation NLL; the test part is used once, at the end.
 
 Images are rows of 64 grey values from 0 to 16, as scikit-learn has them, until
