@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread per process: on two cores, parallel processes beat parallel kernels.
 export OMP_NUM_THREADS ?= 1
+# Tests start many processes, and each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test unit lint types docs bench parity clean
 

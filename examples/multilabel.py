@@ -48,7 +48,7 @@ def train(x: Tensor, y: Tensor, epochs: int) -> gfo.MaskedModel:
         ["1", "3"],
         likelihood=gfo.MultiLabel(10),
         example=(x[:2],),
-        prior_keep=0.8,
+        keep=0.8,
     )
     optimizer = torch.optim.Adam(model.parameter_groups(lr=2e-3))
     for _ in range(epochs):

@@ -46,7 +46,7 @@ def train(x: Tensor, y: Tensor, steps: int, keep: float) -> gfo.MaskedModel:
         ["1", "3"],
         likelihood=gfo.Gaussian(1, heteroscedastic=True),
         example=(x[:2],),
-        prior_keep=keep,  # low rates blur so small a network, and noise is overestimated
+        keep=keep,  # low rates blur so small a network, and noise is overestimated
     )
     optimizer = torch.optim.Adam(model.parameter_groups(lr=3e-3, generator_lr=3e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -69,7 +69,7 @@ def train(x: Tensor, real: Tensor, y: Tensor, epochs: int) -> gfo.MaskedModel:
         likelihood=gfo.Categorical(len(TAGS), ignore_index=PADDING),
         example={"x": x[:2], "real": real[:2]},
         padding="real",  # mask generators see averages over real positions only
-        prior_keep=0.8,
+        keep=0.8,
     )
     optimizer = torch.optim.Adam(model.parameter_groups(lr=2e-3))
     for _ in range(epochs):

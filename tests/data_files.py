@@ -1,11 +1,15 @@
 """Tiny image files in the exact published formats, for the tests to make and to damage."""
 
 import gzip
+import io
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from gflowout.data import formats, ratings
 
 
 def pixels(count: int, channels: int, side: int, seed: int = 0) -> torch.Tensor:
@@ -77,3 +81,39 @@ def write_cifar_c(folder: Path, count: int = 3, kinds: tuple[str, ...] = ("snow"
     for kind in kinds:
         np.save(folder / f"{kind}.npy", pixels(5 * count, 3, 32).permute(0, 2, 3, 1).numpy())
     np.save(folder / "labels.npy", np.tile(np.arange(count), 5).astype("uint8"))
+
+
+def write_first(folder: Path, source: Path, count: int) -> None:
+    """The first pictures and labels of each file of MNIST, notMNIST or CIFAR, and no other file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in source.glob("*-ubyte*"):
+        axes = int(path.name.partition("-idx")[2][0])
+        write_idx(folder / path.name, formats.read_idx(path, axes)[:count])
+    for name in ("data_batch_*", "test_batch", "train", "test"):
+        for path in source.glob(name):
+            fine, coarse = ("fine_labels", "coarse_labels") if len(name) < 6 else ("labels", "")
+            images, labels = formats.read_cifar(path, fine)
+            content = {fine: labels[:count].tolist(), "data": images[:count].flatten(1).numpy()}
+            if coarse:
+                content[coarse] = formats.read_cifar(path, coarse)[1][:count].tolist()
+            (folder / path.name).write_bytes(pickle.dumps(content, protocol=2))
+    for path in source.glob("*meta"):
+        (folder / path.name).write_bytes(path.read_bytes())
+
+
+def write_vader(folder: Path, count: int = 40) -> None:
+    """So many sentences of each kind, two of each source but for tweets; good, bad or neither."""
+    path = folder / ratings.ARCHIVE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = {"bad awful": -2.1, "plain usual": 0.1, "good great": 1.9}
+    with tarfile.open(path, "w:gz") as archive:
+        for domain, name in ratings.DOMAINS.items():
+            lines = []
+            for place in range(count):
+                mood, value = list(words.items())[place % 3]
+                number = place + 1 if domain == "tweets" else f"{place // 2 + 1}_{place % 2 + 1}"
+                lines.append(f"{number}\t{value}\tthe {domain} were {mood}, said people.\n")
+            content = "".join(lines).encode()
+            entry = tarfile.TarInfo(f"hutto_ICWSM_2014/{name}_GroundTruth.txt")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))

@@ -72,11 +72,12 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         for place in range(0, len(body), 1 << 15):
             piece = body[place : place + (1 << 15)]
+            # Counted first: the other side may end its test as soon as it has the last piece.
+            state.sent[name] += len(piece)
             try:
                 self.wfile.write(piece)
             except OSError:  # the other side was interrupted
                 return
-            state.sent[name] += len(piece)
             time.sleep(state.delay)
 
 

@@ -6,19 +6,18 @@ hooks and their logits turned into probabilities by ``torch.distributions``.
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import gflowout as gfo
 
-STARTS = 4
+STARTS, SWEEPS = 4, 30
 
 
 def all_masks(units: int) -> Tensor:
     """Every mask, [2**units, units]."""
-    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)))
+    return (torch.arange(2**units)[:, None] >> torch.arange(units - 1, -1, -1) & 1).float()
 
 
 def split(masks: Tensor, model: gfo.MaskedModel) -> list[Tensor]:
@@ -42,85 +41,116 @@ def log_fixed_prior(masks: Tensor, keep: float) -> Tensor:
     return torch.distributions.Bernoulli(probs=keep).log_prob(masks).sum(-1)
 
 
-@torch.no_grad()
 def generator_log_prob(
     model: gfo.MaskedModel, generators: nn.ModuleList, x: Tensor, y: Tensor
 ) -> Tensor:
     """Log-probability of every mask under a stack of generators, [batch, masks]."""
     masks = all_masks(sum(site.units for site in model.sites))
+    rows = []
+    for one, label in zip(x, y, strict=True):
+        scores = [
+            torch.distributions.Bernoulli(logits=logit).log_prob(mask).sum(-1)
+            for logit, mask in zip(
+                generator_logits(model, generators, one, label, masks),
+                split(masks, model),
+                strict=False,
+            )
+        ]
+        rows.append(sum(scores))
+    return torch.stack(rows)
+
+
+@torch.no_grad()
+def generator_logits(
+    model: gfo.MaskedModel, generators: nn.ModuleList, one: Tensor, label: Tensor, masks: Tensor
+) -> list[Tensor]:
+    """Logits of a stack of generators for one example under every given mask, [masks, units]."""
     logits: list[Tensor] = []
     handles = [
         generator.register_forward_hook(lambda _, args, out: logits.append(out[1]))
         for generator in generators
     ]
-    rows = []
-    for one, label in zip(x, y, strict=True):
-        logits.clear()
-        count = len(masks)
-        model(
-            one.expand(count, *one.shape),
-            y=label.expand(count, *label.shape),
-            masks=[mask.expand(2, -1, -1) for mask in split(masks, model)],  # log Z may need two
-        )
-        scores = [
-            torch.distributions.Bernoulli(logits=logit).log_prob(mask).sum(-1)
-            for logit, mask in zip(logits, split(masks, model), strict=False)
-        ]
-        rows.append(sum(scores))
+    count = len(masks)
+    model(
+        one.expand(count, *one.shape),
+        y=label.expand(count, *label.shape),
+        masks=[mask.expand(2, -1, -1) for mask in split(masks, model)],  # log Z may need two
+    )
     for handle in handles:
         handle.remove()
-    return torch.stack(rows)
+    return logits
 
 
-def best_factorised(log_target: Tensor, units: list[int], steps: int = 1500) -> Tensor:
+def best_factorised(
+    log_target: Tensor, units: list[int], starts: int = STARTS, sweeps: int = SWEEPS
+) -> Tensor:
     """Closest distribution with independent units inside each site, given all earlier sites.
 
-    A free table of logits for every combination of earlier masks, fitted to the enumerated target
-    by its exact reverse KL divergence, the divergence that on-policy trajectory balance descends.
-    Several starts; the best is returned.
+    Closest in reverse KL divergence, which on-policy trajectory balance descends. What the last
+    site can reach is found for every combination of earlier masks; that is the target of the site
+    before it.
 
     Args:
         log_target: Normalised, [batch, masks].
         units: Per site.
+        starts: From which the best is looked for.
+        sweeps: Over all units of a site.
 
     Returns:
         Log-probabilities, [batch, masks].
     """
-    masks = all_masks(sum(units))
-    earlier = [0, *itertools.accumulate(units)]
-    # row of each site's table that a full mask uses: the number its earlier bits spell
-    weights = [2.0 ** torch.arange(count - 1, -1, -1) for count in earlier[:-1]]
-    rows = [
-        (masks[:, :count] @ weight).long() if count else torch.zeros(len(masks)).long()
-        for count, weight in zip(earlier, weights, strict=False)
-    ]
-    batch = len(log_target)
-    starts = []
-    for start in range(STARTS):
-        generator = torch.Generator().manual_seed(start)
-        starts.append(
-            [
-                (start > 0) * torch.randn(batch, 2**count, unit, generator=generator)
-                for count, unit in zip(earlier, units, strict=False)
-            ]
-        )
-    tables = [torch.cat(begun).requires_grad_() for begun in zip(*starts, strict=True)]
-    targets = log_target.repeat(STARTS, 1)  # all starts at once: no example knows of another
-    optimiser = torch.optim.Adam(tables, lr=0.1, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    for _ in range(steps):
-        log_q = torch.zeros(())
-        for table, row, count, unit in zip(tables, rows, earlier, units, strict=False):
-            mask = masks[:, count : count + unit]
-            keeps = torch.distributions.Bernoulli(logits=table[:, row], validate_args=False)
-            log_q = log_q + keeps.log_prob(mask).sum(-1)
-        kl = (log_q.exp() * (log_q - targets)).sum(-1)
-        optimiser.zero_grad()
-        kl.sum().backward()
-        optimiser.step()
-        schedule.step()
-    best = kl.detach().reshape(STARTS, batch).argmin(0)
-    return log_q.detach().reshape(STARTS, batch, -1)[best, torch.arange(batch)]
+    value, sites = log_target, []
+    for count in reversed(units):
+        log_q, value = _mean_field(value.reshape(-1, 2**count), count, starts, sweeps)
+        sites.append(log_q)
+    best = torch.zeros(len(log_target), 1)
+    for log_q in reversed(sites):
+        best = (best.reshape(-1, 1) + log_q).reshape(len(log_target), -1)
+    return best
+
+
+def _mean_field(value: Tensor, units: int, starts: int, sweeps: int) -> tuple[Tensor, Tensor]:
+    """Independent units that maximise E_q[value - log q], by coordinate ascent from several starts.
+
+    Args:
+        value: [rows, masks]; every row is a problem of its own.
+        units: Of a mask.
+        starts: The first is that of equal probabilities, others are random.
+        sweeps: Over all units.
+
+    Returns:
+        log q, [rows, masks], and the maximum, [rows].
+    """
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(starts, len(value), units, generator=generator)
+    logits[0] = 0
+    for _ in range(sweeps):
+        _sweep(value.expand(starts, -1, -1), logits)
+    log_q = _log_prob(logits)
+    maximum, start = (log_q.exp() * (value - log_q)).sum(-1).max(0)
+    return log_q[start, torch.arange(len(value))], maximum
+
+
+def _log_prob(logits: Tensor) -> Tensor:
+    """Of every mask of independent units."""
+    masks = all_masks(logits.shape[-1])
+    return logits @ masks.T - F.softplus(logits).sum(-1, keepdim=True)
+
+
+def _sweep(value: Tensor, logits: Tensor) -> None:
+    """Set every logit to the best one given the others, in order.
+
+    The best logit is the mean difference that the unit makes, over the other units. Means over one
+    half of the units serve all units of the other half.
+    """
+    units = logits.shape[-1]
+    if units == 1:
+        logits[..., 0] = value[..., 1] - value[..., 0]
+        return
+    left, right = logits[..., : units // 2], logits[..., units // 2 :]
+    table = value.unflatten(-1, (2 ** (units // 2), -1))
+    _sweep((table @ _log_prob(right).exp().unsqueeze(-1)).squeeze(-1), left)
+    _sweep((_log_prob(left).exp().unsqueeze(-2) @ table).squeeze(-2), right)
 
 
 def total_variation(log_a: Tensor, log_b: Tensor) -> Tensor:

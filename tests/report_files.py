@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from gflowout.report.build import Facts, Part, Report
 from gflowout.runs import Run, records
 from gflowout.runs.work import Task
+from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import (
     Bars,
     Cell,
@@ -26,7 +27,7 @@ from gflowout.studies.framework.content import (
     Table,
     Text,
 )
-from gflowout.studies.framework.study import ARMS, Study
+from gflowout.studies.framework.study import Study
 
 TITLES = [arm.title for arm in ARMS.values()]
 SEVERITIES = [0, 1, 2, 3, 4, 5]

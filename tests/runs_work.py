@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from gflowout.data import store
 from gflowout.runs import Context, Pool, Ray, Result, Run, grid, records, run_study
 from gflowout.runs.records import now, write
 from gflowout.runs.work import Task
@@ -99,6 +100,14 @@ def orphan(run: Run, context: Context) -> Result:
     return {"metrics": {}}
 
 
+def devices(run: Run, context: Context) -> Result:
+    """The devices that a run sees, and when."""
+    start = time.monotonic()
+    time.sleep(run.options["pause"])
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"metrics": {"devices": seen, "start": start, "end": time.monotonic()}}
+
+
 def nothing(run: Run, context: Context) -> Result:
     return None  # type: ignore[return-value]
 
@@ -143,6 +152,8 @@ def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
                 os._exit(1)
             os._exit(0)
         if kills < times:
+            if kills % 2:  # however busy the machine is, half of the lives get something done
+                _wait_for_a_record(process, folder)
             time.sleep(moments.uniform(0.005, longest))
             os.kill(process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -150,6 +161,14 @@ def killed(job, folder: Path, times: int, longest: float, seed: int) -> int:
             assert code == 0, code
             return kills
         kills += 1
+
+
+def _wait_for_a_record(process: int, folder: Path) -> None:
+    """Wait until there is a new record, or the process has ended."""
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    before = len(list(folder.glob("*.json")))
+    while len(list(folder.glob("*.json"))) == before and not os.waitid(os.P_PID, process, ended):
+        time.sleep(0.001)
 
 
 def cluster(folder: Path) -> None:
@@ -160,7 +179,7 @@ def cluster(folder: Path) -> None:
     nodes = Cluster(
         initialize_head=True,
         head_node_args={
-            "env_vars": {"RUNS_NODE": "first"},
+            "env_vars": {"RUNS_NODE": "first", "GFLOWOUT_DATA": os.environ["RUNS_DATA"]},
             "include_dashboard": False,
             "_system_config": {**quick, "health_check_failure_threshold": 4},
         },
@@ -182,12 +201,15 @@ def cluster(folder: Path) -> None:
         for path in there():
             os.kill(int(path.read_text()), signal.SIGKILL)
 
+    engine = Ray(nodes.address)
+    problems = list(engine.everywhere(store.problems, ["mnist"]).values())
     remover = threading.Thread(target=remove)
     remover.start()
-    summary = run_study(chains()[:6], "runs_work:steps", folder, engine=Ray(nodes.address))
+    summary = run_study(chains()[:6], "runs_work:steps", folder, engine=engine)
     remover.join()
     nodes.shutdown()
-    print(json.dumps({"done": summary.done, "exit": summary.exit_code, "removed": removed}))
+    told = {"done": summary.done, "exit": summary.exit_code, "removed": removed}
+    print(json.dumps({**told, "problems": problems}))
 
 
 def local_ray(folder: Path) -> None:

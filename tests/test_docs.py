@@ -26,6 +26,12 @@ RUN = [
     "start/five-minutes",
     "start/own-model",
     "guides/uncertainties",
+    "guides/decisions",
+    "guides/ood",
+    "guides/own-likelihood",
+    "guides/disagreement",
+    "guides/compaction",
+    "guides/adapters",
     "internals/adding-a-method",
 ]
 NEW_FILE = "src/gflowout/methods/whole_site.py"  # the page says how to write it
@@ -74,18 +80,20 @@ def test_every_page_is_in_the_navigation() -> None:
 
 @pytest.mark.parametrize("name", RUN)
 def test_code_of_pages_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gflowout.core.likelihoods import LIKELIHOODS
     from gflowout.methods import METHODS
 
     monkeypatch.chdir(tmp_path)
-    before = dict(METHODS)
+    tables = [(table, dict(table)) for table in (METHODS, LIKELIHOODS)]
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{name}.md").read_text(), re.DOTALL)
     code = "\n".join(blocks)
     assert len(blocks) >= 2
     try:
         exec(compile(code, name, "exec", dont_inherit=True), {"__name__": "page"})
     finally:
-        METHODS.clear()
-        METHODS.update(before)
+        for table, before in tables:
+            table.clear()
+            table.update(before)
 
 
 def documented() -> dict[str, set[str]]:
@@ -137,6 +145,14 @@ def test_integrations_are_documented() -> None:
     }
     assert offered <= set(documented())
     assert {"gflowout", "gflowout.methods", "gflowout.training"} <= set(documented())
+
+
+def test_every_likelihood_has_a_row() -> None:
+    from gflowout.core.likelihoods import LIKELIHOODS, TASKS
+
+    table = re.findall(r"^\| (.*?) \|", (DOCS / "start" / "own-model.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`gfo\.(\w+)\(", " ".join(table))) >= LIKELIHOODS.keys()
+    assert set(re.findall(r'`"(\w+)"`', " ".join(table))) >= set(TASKS)
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,10 @@ def test_script_says_what_the_docs_quote(name: str, run: Any) -> None:
     _, plot, said = run(name)
     assert png_size(plot) > (500, 300)
     pages = [
-        (ROOT / "docs" / page).read_text() for page in ("guides/gallery.md", "guides/tutorials.md")
+        (ROOT / "docs" / "guides" / page).read_text()
+        for page in ("gallery.md", "tutorials.md", "decisions.md", "adapters.md")
     ]
-    assert shape(said) in quoted(pages[0]) | quoted(pages[1])
+    assert shape(said) in set().union(*map(quoted, pages))
     page = next(page for page in pages if f"examples/{name}.py" in page)
     shown = re.findall(r"\(../img/(\w+\.png)\)", page)
     assert shown
@@ -105,3 +106,22 @@ def test_intervals_hold_points(run: Any) -> None:
     found = run("regression")[0]
     assert 0.7 < found["coverage"] < 1
     assert found["noise_left"] > found["noise_right"]  # masks count where there is little noise
+
+
+def test_a_saved_adapter_answers_as_before(run: Any) -> None:
+    found = run("adapter")[0]
+    assert found.pop("same")
+    for scores in found.values():
+        assert 0 <= scores["ece"] <= 1
+        assert 0 < scores["nll"] < 3  # of four answers; 1.4 for a guess
+
+
+def test_decisions_hold_what_they_promise(run: Any) -> None:
+    found = run("decisions")[0]
+    assert found["nll"] < found["nll_before"]
+    assert 0.85 < found["coverage"] < 0.95  # asked: 0.9, of 500 held-out and 400 new digits
+    assert found["risk"] < 0.05
+    assert found["answered"] > 0.3
+    assert found["false_alarms"] < 0.1 < 0.8 < found["alarms"]
+    assert abs(found["file_coverage"] - found["coverage"]) < 0.05  # other draws, the same promise
+    assert abs(found["file_deferred"] + found["answered"] - 1) < 0.1

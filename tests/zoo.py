@@ -27,6 +27,7 @@ METHODS = (
     "variational",
     "gates",
     "masksembles",
+    "modes",
     "id-gflowout",
     "gflowout",
     "combined",
@@ -50,6 +51,13 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(before)
+
+
+def predicted(model: Any, *args: Any, **kwargs: Any) -> gfo.Predictive:
+    """A prediction from one and the same seed, so that two of them can be compared."""
+    source = torch.Generator().manual_seed(0)
+    pred: gfo.Predictive = model.predict(*args, generator=source, **kwargs)
+    return pred
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ import matplotlib.pyplot as plt
 
 from gflowout.runs import read
 from gflowout.studies import clinical, robustness, vqa
+from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.statistics import by_seed, mean_error, paired
-from gflowout.studies.framework.study import ARMS
 
 ROOT = Path(__file__).parents[2]
 INK, PAPER = "#1b1b1b", "#fcfcfa"
@@ -84,7 +84,8 @@ def table(records: list) -> str:
     lines = ["| method | " + " | ".join(column[0] for column in COLUMNS) + " |",
              "|---|" + "---|" * len(COLUMNS)]  # fmt: skip
     counts: dict[str, set[int]] = {}
-    for arm in ARMS.values():
+    run = {record["method"] for record in records}
+    for arm in (arm for arm in ARMS.values() if arm.label in run):
         cells = []
         for title, study, data, metric, factor, digits, paper in COLUMNS:
             own = [record for record in records if record["study"] == study]

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from data_files import write_idx
 from pipeline_files import patients, write_digits
+from zoo import predicted
 
 import gflowout as gfo
 from gflowout.app import build, evaluation, run, sources
@@ -84,7 +86,8 @@ class TestTrain:
         assert loaded.config == trained.config
         assert loaded.problem == trained.problem
         x = torch.randn(5, 1, 28, 28)
-        assert torch.equal(loaded.model.predict(x).samples, trained.model.predict(x).samples)
+        first, second = (predicted(one.model, x) for one in (loaded, trained))
+        assert torch.equal(first.samples, second.samples)
         assert not loaded.model.training
         task, changed = run.data(loaded)
         assert changed == []
@@ -270,6 +273,19 @@ class TestEvaluate:
         wins = ((pairs[0] < pairs[1]).double() + 0.5 * (pairs[0] == pairs[1])).mean().item()
         assert found["noise.npz/entropy/auroc"] == pytest.approx(wins, abs=1e-6)
         assert len([name for name in found if name.startswith("noise.npz/")]) == 9
+
+    def test_unlike_data_in_idx_files(self, trained, tmp_path: Path):
+        images = torch.randint(256, (40, 32, 32), dtype=torch.uint8)
+        (tmp_path / "letters").mkdir()
+        write_idx(tmp_path / "letters" / "t10k-images-idx3-ubyte.gz", images)
+        problem = trained.problem
+        x = evaluation.other_data(problem, str(tmp_path / "letters"))
+        assert torch.equal(x, evaluation.fitted(images[:, None], problem.inputs.shape))
+        found = run.evaluate(trained, ood=[str(tmp_path / "letters")], samples=2)
+        assert 0 <= found["letters/entropy/auroc"] <= 1
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(DataError, match="empty"):
+            evaluation.other_data(problem, str(tmp_path / "empty"))
 
     def test_what_the_data_do_not_have(self, trained):
         with pytest.raises(ConfigError, match=r"--ood must be one of mnist, .*did you mean 'svhn'"):

@@ -456,6 +456,7 @@ METHODS = {
     "variational": {"train_size": 100},
     "gates": {},
     "masksembles": {},
+    "modes": {},
     "contextual": {},
 }
 

@@ -49,12 +49,13 @@ class TestImages:
     @pytest.fixture(scope="class")
     def path(self, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = tmp_path_factory.mktemp("images") / "digits.onnx"
-        result = good("export", digits, "-o", path, "--samples", 6)
+        result = good("export", digits, "-o", path, "--samples", 6, "--coverage", 0.8)
         assert result.stderr == ""
         words = result.stdout.split()
         assert words[:4] == ["name", "type", "shape", "input"]
         assert "uint8 [batch, 1, 28, 28]" in " ".join(words)
         assert "samples float32 [6, batch, 10]" in " ".join(words)
+        assert "set bool [batch, 10]" in " ".join(words)
         assert "largest difference from PyTorch: " in result.stdout
         assert float(words[-1]) < 1e-5
         return path
@@ -79,6 +80,9 @@ class TestImages:
         assert about["source"] == "mnist"
         assert about["target"]["classes"] == [str(digit) for digit in range(10)]
         assert (about["samples"], about["draws"]) == (6, "seed")
+        assert [(entry["kind"], entry["coverage"]) for entry in about["decisions"]] == [
+            ("Sets", 0.8)
+        ]
         session = onnxruntime.InferenceSession(path)
         assert json.loads(session.get_modelmeta().custom_metadata_map["gflowout"]) == about
 
@@ -87,7 +91,8 @@ class TestTables:
     @pytest.mark.parametrize("name", ["stays.onnx", "stays.pt2"])
     def test_takes_rows_and_answers_in_days(self, name: str, stays: Path, tmp_path: Path):
         path = tmp_path / name
-        result = good("export", stays, "-o", path, "--samples", 2, "--quiet")
+        covered = ("--coverage", 0.8, "--quiet")
+        result = good("export", stays, "-o", path, "--samples", 2, *covered)
         assert result.output == ""
         frame = patients(40, seed=5)
         frame.loc[0, "unit"] = "never seen"
@@ -95,7 +100,7 @@ class TestTables:
         assert [column["name"] for column in columns][:3] == ["age", "unit", "ward"]
         rows = np.stack([coded(frame[column["name"]], column) for column in columns], 1)
         frame.drop(columns="days").to_csv(tmp_path / "new.csv", index=False)
-        good("predict", stays, tmp_path / "new.csv", "-o", tmp_path / "found.csv", "--quiet")
+        good("predict", stays, tmp_path / "new.csv", "-o", tmp_path / "found.csv", *covered)
         found = pd.read_csv(tmp_path / "found.csv")
         answer = formats.opened(path.read_bytes(), "onnx" if path.suffix == ".onnx" else OTHER)
         for batch in (1, 5, 40):
@@ -103,6 +108,8 @@ class TestTables:
             mean, variance = (answer(inputs)[key][:, 0] for key in ("mean", "variance"))
             np.testing.assert_allclose(mean, found["mean"][:batch], rtol=1e-5)
             np.testing.assert_allclose(variance.sqrt(), found["std"][:batch], rtol=1e-5)
+            for end in ("low", "high"):
+                np.testing.assert_allclose(answer(inputs)[end][:, 0], found[end][:batch], rtol=1e-5)
 
     def test_rows_are_encoded_as_in_training(self, stays: Path):
         """Bit by bit, with gaps, unknown names and gaps that training has not seen."""
@@ -137,6 +144,9 @@ class TestProblems:
         (tmp_path / "there").write_text("mine")
         assert "--force replaces it" in refused("export", digits, "-o", tmp_path / "there")
         assert (tmp_path / "there").read_text() == "mine"
+        wrong = ("export", digits, "-o", tmp_path / "a")
+        assert "between 0 and 1, both excluded, got 9" in refused(*wrong, "--coverage", 9)
+        assert "needs --coverage" in refused(*wrong, "--calibrate-on", digits)
 
     def test_no_run(self, tmp_path: Path):
         assert "no such folder" in failed("export", tmp_path / "none", "-o", tmp_path / "a")
@@ -144,7 +154,7 @@ class TestProblems:
     def test_missing_extra(self, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         message = failed("export", digits, "-o", tmp_path / "a")
-        assert "needs onnxruntime: pip install 'gflowout[onnx]'" in message
+        assert "needs onnxruntime: pip install -e '.[onnx]'" in message
 
     def test_file_that_differs(self, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         real = formats.opened

@@ -424,6 +424,10 @@ def test_tuning_does_not_depend_on_test_data(tmp_path):
         (["--space", "fit.lr=1,2", "--score", "test/nll"], "score must be one of validation data"),
         (["--space", "fit.lr=1,2", "--set", "fit.epoch=3"], "fit.epoch: there is no such key"),
         (["--space", "fit.lr=1,2", "--methods", "mcc"], "did you mean 'mc'"),
+        (
+            ["--space", "fit.lr=1,2", "--data-dir", "."],
+            r"--data-dir \.: no mnist(.|\n)*nothing was",
+        ),
     ],
 )
 def test_wrong_usage_of_tune(arguments, message, tmp_path):

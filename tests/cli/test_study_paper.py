@@ -289,16 +289,20 @@ def test_data_that_the_studies_need(monkeypatch):
         plan = planning.plan(study, preset, Path("no such folder"))
         return {each for run in (*plan.trials, *plan.runs) for each in study.needs(run)}
 
-    assert needed("robustness", "smoke") == {"mnist", "cifar10", "frost"}
+    assert needed("robustness", "smoke") == {"mnist", "frost"}
     assert needed("block-order", "paper") == {"cifar10", "cifar100", "frost"}
     assert needed("ood", "cpu") == {"mnist", "notmnist", "cifar10", "cifar100"}
     assert needed("ood", "paper", Part(data=["cifar10"])) == {"cifar10", "cifar100", "svhn"}
     assert needed("adaptation", "smoke") == {"cifar10"}
     assert needed("vqa", "cpu") == {"vqa-rad", "easy-vqa"}
     assert needed("clinical", "cpu") == {"eicu-demo"}
-    assert needed("masks", "smoke") == {"mnist", "cifar10"}
+    assert needed("masks", "smoke") == {"mnist"}
+    assert needed("masks", "cpu") == {"mnist", "cifar10"}
     assert needed("features", "smoke") == needed("cost", "cpu") == set()
     assert needed("features", "cpu") == {"eicu-demo"}
+    assert needed("joint", "smoke") == set()
+    assert needed("joint", "cpu") == {"mnist", "eicu-demo"}
+    assert needed("ranks", "smoke") == {"vader"}
 
 
 def test_data_of_a_package_need_no_directory(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from PIL import Image
 from pipeline_files import patients, write_digits, write_pictures
 from typer.testing import CliRunner
 
+from gflowout.app import predict as predicting
 from gflowout.app import run as runs
 from gflowout.app import sources
 from gflowout.app.config import nested, read
@@ -203,7 +204,7 @@ class TestTrain:
                       "--dry-run")  # fmt: skip
         lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
         assert lines["data"] == "mnist: 180 train, 20 valid, 200 test"
-        assert lines["method"].startswith("id-gflowout: temperature 1.0, ")
+        assert lines["method"].startswith("id-gflowout: objective tb, temperature 1.0, ")
         assert "train_size 180" in lines["method"]
         assert lines["training"].startswith("7 epochs at most, 9 steps of 20, adam, lr 0.01, ")
         assert lines["folder"] == f"{tmp_path / 'run'} (new)"
@@ -469,6 +470,65 @@ class TestPredict:
         assert "note: columns that the model does not take: days, died" in result.stdout
         assert "120 rows; columns row, prediction, p_no, p_yes, confidence" in result.stdout
 
+    def test_sets_are_fitted_to_the_test_part(self, digits: Path, tmp_path: Path):
+        trained = runs.load(digits)
+        task, _ = runs.data(trained)
+        np.savez(tmp_path / "in.npz", x=task.valid.x.numpy())
+        result = good("predict", digits, tmp_path / "in.npz", "-o", tmp_path / "p.csv",
+                      "--coverage", 0.8)  # fmt: skip
+        found = pd.read_csv(tmp_path / "p.csv", dtype={"set": str}, keep_default_na=False)
+        assert "set, set_size" in result.stdout
+        plain = pd.read_csv(tmp_path / "p.csv").filter(regex="^p_")
+        fitted = predicting.conformal(trained.model, trained.problem, task.test, 0.8)
+        decide = predicting.covering(fitted, trained.problem.target)
+        x = task.valid.batches(trained.problem, 1000)
+        pred = trained.model.predict(next(iter(x))[0], generator=torch.Generator().manual_seed(0))
+        sets = decide(pred)["set"]
+        names = np.array(trained.problem.target.classes)
+        assert found["set"].tolist() == ["|".join(names[row]) for row in sets.numpy()]
+        assert found["set_size"].tolist() == sets.sum(1).tolist()
+        # Classes above one probability, which the test part decides.
+        inside = plain.to_numpy()[sets.numpy()]
+        assert inside.min() > plain.to_numpy()[~sets.numpy()].max()
+        hit = sets.gather(1, task.valid.y[:, None]).double().mean()
+        assert abs(float(hit) - 0.8) < 4 * math.sqrt(
+            0.16 * (1 / len(task.test) + 1 / len(hit[None]))
+        )
+
+    def test_intervals_are_in_the_units_of_the_target(self, tmp_path: Path):
+        patients(400).to_csv(tmp_path / "days.csv", index=False)
+        patients(300, seed=1).to_csv(tmp_path / "other.csv", index=False)
+        patients(500, seed=2).to_csv(tmp_path / "new.csv", index=False)
+        out = tmp_path / "run"
+        good("train", "--data", tmp_path / "days.csv", "--set", "data.target=days", "--set",
+             "data.drop=[died]", "--epochs", 5, *SMALL, "--out", out, "--quiet")  # fmt: skip
+        truth = patients(500, seed=2).days
+        for more in ((), ("--calibrate-on", tmp_path / "other.csv")):
+            good("predict", out, tmp_path / "new.csv", "-o", tmp_path / "p.csv", "--coverage", 0.9,
+                 "--force", "--quiet", *more)  # fmt: skip
+            found = pd.read_csv(tmp_path / "p.csv")
+            assert (found.low < found["mean"]).all()
+            np.testing.assert_allclose(found.high - found["mean"], found["mean"] - found.low, 1e-3)
+            hit = ((found.low <= truth) & (truth <= found.high)).mean()
+            count = 300 if more else 80  # rows of calibration
+            assert abs(hit - 0.9) < 4 * math.sqrt(0.09 * (1 / count + 1 / 500)) + 1 / count
+
+    def test_a_coverage_that_cannot_be_had_says_why(self, table, tmp_path: Path):
+        path, out = table
+        target = ("-o", tmp_path / "p.csv")
+        assert "between 0 and 1" in refused("predict", out, path, *target, "--coverage", 90)
+        assert "needs --coverage" in refused("predict", out, path, *target, "--calibrate-on", path)
+        message = failed("predict", out, path, *target, "--coverage", 0.999)
+        assert "coverage=0.999 needs at least 999 held-out examples" in message
+        frame = pd.read_csv(path)
+        try:
+            frame.iloc[::-1].to_csv(path, index=False)
+            message = failed("predict", out, path, *target, "--coverage", 0.8)
+        finally:
+            frame.to_csv(path, index=False)
+        assert "name others with --calibrate-on" in message
+        assert not (tmp_path / "p.csv").exists()
+
     @pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "images", "image"])
     def test_formats_hold_the_same(self, table, digits: Path, tmp_path: Path, kind):
         out, pixels = table[1], np.random.default_rng(0).integers(0, 256, (6, 28, 28), "uint8")
@@ -590,7 +650,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(train_commands, "find_spec", lambda name: None)
     monkeypatch.setattr(optional.importlib, "import_module", missing)
     message = failed("train", "--data", "mnist", "--out", tmp_path / "run")
-    assert message == "this command needs pydantic: pip install 'gflowout[studies]'"
+    assert message.startswith("this command needs pydantic: pip install -e '.[studies]'")
 
 
 class TestPage:

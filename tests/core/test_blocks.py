@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import gflowout as gfo
-from gflowout.core.policy import MaskPolicy
+from gflowout.core.generators import MaskPolicy
 
 UNITS = 4
 
@@ -54,7 +54,7 @@ def distance(
     """Total variation of the trained and of the best factorised posterior from the exact one."""
     build, likelihood, y = PROBLEMS[problem]
     x = torch.zeros(1, 1)
-    extra = {"train_size": 1} if method == "id-gflowout" else {}
+    extra = {"train_size": 1} if method == "id-gflowout" else {"preset": "paper"}
     model = gfo.wrap(
         build(),
         method,
@@ -73,7 +73,7 @@ def distance(
         model.method.prior.requires_grad_(False)
     prior = enumeration.log_fixed_prior(enumeration.all_masks(UNITS), 0.5)
     posterior = (enumeration.log_likelihoods(model, x, y) + prior).log_softmax(-1)
-    best = enumeration.best_factorised(posterior, [UNITS], steps=400)
+    best = enumeration.best_factorised(posterior, [UNITS])
 
     torch.manual_seed(0)
     optimiser = torch.optim.Adam(model.parameter_groups(generator_lr=rate), fused=True)

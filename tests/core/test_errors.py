@@ -43,13 +43,13 @@ every_method = pytest.mark.parametrize("method", METHODS)
     ("changes", "error", "message"),
     [
         ({"backbone": "net"}, TypeError, "backbone must be an nn.Module, got str"),
-        ({"likelihood": "classes"}, TypeError, "likelihood must be gfo.Categorical.*got 'classes'"),
+        ({"likelihood": "classes"}, ValueError, "likelihood must be one of.*got 'classes'"),
         ({"likelihood": gfo.Categorical}, TypeError, "likelihood must be gfo.Categorical"),
         ({"likelihood": nn.CrossEntropyLoss()}, TypeError, "likelihood must be gfo.Categorical"),
         ({"method": "gflow-out"}, ValueError, "method must be one of.*did you mean 'gflowout'"),
         ({"method": None}, ValueError, "method must be one of 'gflowout'.*got None"),
         ({"preset": "papr"}, ValueError, "preset must be one of 'paper', 'features', got 'papr'"),
-        ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: temperature,"),
+        ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: objective,"),
         ({"temprature": 2.0}, TypeError, "'temprature'; its .*; did you mean 'temperature'"),
         ({"sites": "fc1"}, TypeError, r"sites must be a list.*got 'fc1'; write sites=\['fc1'\]"),
         ({"sites": []}, ValueError, "sites is empty: name at least one"),
@@ -142,13 +142,19 @@ POLICY_OPTIONS = [
     ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
     ("history", ["none", None], []),
 ]
+LEARNING = [
+    ("objective", ["elbo", None], []),
+    ("posterior", ["prior", None], []),
+    ("prior_fit", ["draw", None], []),
+    ("anchor", [-0.1, float("nan")], ["1", None]),
+]
 SPARSITY = ("sparsity", [-0.1, float("nan"), float("inf")], ["much", None, True])
 ID_OPTIONS = [("group_size", [0, -1], [1.5, "8"]), ("train_size", [0, -5], [100.0, "100"])]
 MC_OPTIONS = [("rate", [-0.1, 1, 1.5], ["0.5", True]), ("rescale", ["keep", None], [])]
 CONTEXTUAL_OPTIONS = [
     ("prior_keep", [0, 1, -0.5, 1.5], ["0.5", True]),
     ("kl_weight", [-0.1, float("inf")], ["1", None]),
-    ("noise", ["normal", None], []),
+    ("family", ["normal", None], []),
     ("rescale", ["inverse", "keep", None], []),
     ("reduction", [0, -1], [1.5, "10", None]),
     ("gain", [0, -1.0, float("nan")], ["1", None]),
@@ -173,26 +179,40 @@ GATES_OPTIONS = [
     ("shared", [], [1, None, "yes"]),
     ("predict", ["sample", None], []),
 ]
+BOUND = ("bound", ["margin", None], [])
+DRAWS = ("draws", [0, -1], [1.0, True, None])
 MASKSEMBLES_OPTIONS = [
+    BOUND,
     ("members", [0, -1], [2.0, None]),
     ("scale", [0.9, float("inf")], ["2", None]),
     ("rescale", ["inverse", None], []),
 ]
+MODES_OPTIONS = [
+    ("modes", [1, 0, -1], [2.0, None]),
+    ("scale", [0.9, float("inf")], ["2", None]),
+    ("rate", [-0.1, 1, 1.5], ["0.5", True, None]),
+    ("rescale", ["kept", None], []),
+    ("hidden", [(0,), (32, -1)], [32, "32", (8.0,), None]),
+]
+PRIOR = ("prior", ["learnt", None], [])
 TABLES: dict[str, list[tuple[str, list[Any], list[Any]]]] = {
-    "gflowout": [*POLICY_OPTIONS, SPARSITY],
+    "gflowout": [*POLICY_OPTIONS, *LEARNING, SPARSITY, BOUND, PRIOR],
     "id-gflowout": [
         *POLICY_OPTIONS,
         *ID_OPTIONS,
         SPARSITY,
+        LEARNING[0],
         ("start_keep", [0.0, 1.0, -0.1, float("nan")], ["half", True]),
     ],
-    "combined": [row for row in POLICY_OPTIONS if row[0] not in ("log_z", "history")] + ID_OPTIONS,
-    "mc": MC_OPTIONS,
-    "contextual": CONTEXTUAL_OPTIONS,
+    "combined": [row for row in POLICY_OPTIONS if row[0] not in ("log_z", "history")]
+    + [*ID_OPTIONS, BOUND],
+    "mc": [*MC_OPTIONS, BOUND, DRAWS],
+    "contextual": [*CONTEXTUAL_OPTIONS, BOUND, DRAWS],
     "concrete": CONCRETE_OPTIONS + SIZE_OPTION,
     "variational": VARIATIONAL_OPTIONS + SIZE_OPTION,
     "gates": GATES_OPTIONS,
     "masksembles": MASKSEMBLES_OPTIONS,
+    "modes": MODES_OPTIONS,
     "none": [],
 }
 """Options of every method, each with values of the wrong size and values of the wrong type."""
@@ -227,7 +247,39 @@ def test_every_option_is_covered_above(method: str) -> None:
 
 def test_batch_log_z_needs_several_draws() -> None:
     with pytest.raises(ValueError, match="draws must be an integer >= 2, got 1"):
-        wrapped(log_z="batch")
+        wrapped(objective="tb", log_z="batch")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "control"}, "draws must be an integer >= 2, got 1"),
+        ({"objective": "control", "draws": 2, "temperature": 2.0}, "temperature must be 1"),
+        ({"objective": "control", "draws": 2, "epsilon": 0.1}, "epsilon 0, got 1.0 and 0.1"),
+        ({"objective": "db", "log_z": "batch", "draws": 2}, 'log_z must be "learned", got'),
+    ],
+)
+def test_objectives_that_ask_for_other_options_say_so(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrapped(**options)
+
+
+@pytest.mark.parametrize("method", ["mc", "gflowout", "contextual"])
+def test_the_marginal_bound_needs_several_draws(method: str) -> None:
+    message = 'bound="marginal" averages over .*draws must be an integer >= 2, got 1'
+    with pytest.raises(ValueError, match=message):
+        wrapped(method, bound="marginal")
+    model = wrapped(method)
+    with pytest.raises(ValueError, match=message):
+        model.set_options(bound="marginal")
+
+
+@pytest.mark.parametrize("option", [{"bound": "marginal", "draws": 2}, {"prior": "fixed"}])
+def test_sparsity_needs_a_prior_that_follows_the_posterior(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"sparsity must be 0 unless .*got 0.5: lower prior_keep"):
+        wrapped(sparsity=0.5, **option)
 
 
 def test_set_options() -> None:

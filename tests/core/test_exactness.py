@@ -84,8 +84,7 @@ class Problem:
             self.sites,
             likelihood=self.likelihood,
             example=(self.x,),
-            prior_keep=self.keep,
-            **options,
+            **{"preset": "paper", "prior_keep": self.keep, **options},
         )
         model.backbone.requires_grad_(False)
         draws = torch.Generator().manual_seed(self.prior_seed)
@@ -129,14 +128,16 @@ def exact(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     joint = enumeration.log_likelihoods(model, given.x, given.y) + prior
     evidence = joint.logsumexp(-1)
     posterior = joint - evidence[:, None]
-    best = enumeration.best_factorised(posterior, units, steps=600)
+    best = enumeration.best_factorised(posterior, units)
     return prior, posterior, best, evidence
 
 
-def train(model: gfo.MaskedModel, x: Tensor, y: Tensor, steps: int, repeats: int = 48) -> None:
+def train(
+    model: gfo.MaskedModel, x: Tensor, y: Tensor, steps: int, repeats: int = 1, **rates: float
+) -> None:
+    """With an Adam that forgets the first, large gradients soon, so that few steps are enough."""
     torch.manual_seed(0)
-    groups = model.parameter_groups(generator_lr=1e-2, log_z_lr=5e-2)
-    optimiser = torch.optim.Adam(groups, fused=True)
+    optimiser = torch.optim.Adam(model.parameter_groups(**rates), betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     x, y = x.repeat(repeats, *[1] * (x.dim() - 1)), y.repeat(repeats, *[1] * (y.dim() - 1))
     for _ in range(steps):
@@ -146,11 +147,14 @@ def train(model: gfo.MaskedModel, x: Tensor, y: Tensor, steps: int, repeats: int
         schedule.step()
 
 
-def check(name: str, exploration: dict[str, float], within: float) -> None:
+def check(name: str, exploration: dict[str, float], within: float, steps: int = 300) -> None:
     """Train q and compare it with the enumerated truth."""
     given = problem(name)
     model = given.wrap(**exploration)
-    train(model, given.x, given.y, steps=800)
+    rate = 1e-2 if steps <= 300 else 1.5e-2
+    if model.method.options.posterior == "correction":  # moves less per step of Adam
+        rate *= 3
+    train(model, given.x, given.y, steps, repeats=96, generator_lr=rate, log_z_lr=1e-1)
     _, posterior, best, evidence = exact(name)
     q = enumeration.generator_log_prob(model, model.method.posterior, given.x, given.y)
     to_best = enumeration.total_variation(q, best).max().item()
@@ -183,6 +187,21 @@ def test_on_policy_the_posterior_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", ["mlp", "conv", "pairs"])
 def test_with_the_papers_exploration_the_posterior_is_found(name: str) -> None:
     check(name, EXPLORING, within=0.10)
+
+
+OTHERS = {
+    "subtb": {**ON_POLICY, "objective": "subtb"},
+    "db": {**ON_POLICY, "objective": "db"},
+    "control": {**ON_POLICY, "objective": "control", "draws": 2},
+    "correction": {**ON_POLICY, "posterior": "correction"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [*(("mlp", own) for own in OTHERS), ("conv", "control")]
+)
+def test_other_objectives_find_the_posterior(name: str, options: str) -> None:
+    check(name, OTHERS[options], within=0.03, steps=800 if options == "control" else 450)
 
 
 def of_posterior(mutant: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -223,11 +242,11 @@ def without_prior(log_likelihood: Tensor, log_prior: Tensor, beta: float = 1.0) 
 @pytest.mark.parametrize(
     ("module", "function", "mutant", "exploration", "within"),
     [
-        (policy, "log_prob", of_posterior(wrong_sign), ON_POLICY, 0.03),
-        (policy, "log_prob", of_posterior(value_drawn), ON_POLICY, 0.03),
+        (policy, "log_prob", of_posterior(wrong_sign), ON_POLICY, 0.05),
+        (policy, "log_prob", of_posterior(value_drawn), ON_POLICY, 0.05),
         (policy, "log_prob", of_posterior(tempered), EXPLORING, 0.10),
-        (objectives, "trajectory_balance", broadcast, ON_POLICY, 0.03),
-        (objectives, "log_reward", without_prior, ON_POLICY, 0.03),
+        (objectives, "trajectory_balance", broadcast, ON_POLICY, 0.05),
+        (objectives, "log_reward", without_prior, ON_POLICY, 0.05),
     ],
     ids=["wrong-sign", "value-drawn", "tempered-log-q", "broadcast-log-z", "reward-without-prior"],
 )
@@ -278,21 +297,15 @@ def exact_id(seed: int, keep: float) -> tuple[Tensor, Tensor]:
     joint = enumeration.log_likelihoods(model, x, y).sum(0, keepdim=True) + prior
     posterior = joint - joint.logsumexp(-1, keepdim=True)
     assert enumeration.total_variation(prior, posterior).item() >= 0.2
-    return posterior, enumeration.best_factorised(posterior, [5, 5], steps=600)
+    return posterior, enumeration.best_factorised(posterior, [5, 5])
 
 
-def check_id(seed: int, keep: float, steps: int, **options: object) -> None:
+def check_id(seed: int, keep: float, **options: object) -> None:
     """Train the shared posterior on a small data set and compare it with the enumerated one."""
     posterior, best = exact_id(seed, keep)
     model, x, y = wrap_id(seed, keep, **options)
 
-    torch.manual_seed(0)
-    optimiser = torch.optim.Adam(model.parameter_groups(), fused=True)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
-
+    train(model, x, y, steps=600, generator_lr=5e-3)
     q = enumeration.generator_log_prob(model, model.method.posterior, x[:1], y[:1])
     reached = enumeration.total_variation(q, posterior) - enumeration.total_variation(
         best, posterior
@@ -306,7 +319,7 @@ def check_id(seed: int, keep: float, steps: int, **options: object) -> None:
 def test_id_gflowout_finds_the_posterior_of_a_data_set_with_default_options(
     seed: int, keep: float
 ) -> None:
-    check_id(seed, keep, steps=2000)
+    check_id(seed, keep)
 
 
 def away_from_prior(mask: Tensor, logit: float) -> Tensor:
@@ -333,9 +346,9 @@ def test_a_wrong_objective_of_id_gflowout_is_caught(
     exact_id(0, 0.7)  # what is right is not computed with a mistake
     monkeypatch.setattr(module, function, mutant)
     with pytest.raises(AssertionError, match="away from the best"):
-        check_id(0, 0.7, steps=1500)
+        check_id(0, 0.7)
 
 
 def test_a_wrong_size_of_the_training_set_is_caught() -> None:
     with pytest.raises(AssertionError, match="away from the best"):
-        check_id(1, 0.5, steps=1500, train_size=4)
+        check_id(1, 0.5, train_size=4)

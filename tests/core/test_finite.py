@@ -126,7 +126,7 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("key", ["fc1.weight", "mask", "gflowout.method.log_z.layers.0.bias"])
 def test_files_with_weights_that_are_not_finite(tmp_path: Path, key: str, value: float) -> None:
     path = tmp_path / "model.safetensors"
-    gfo.save(wrapped(Masked(), method="gflowout"), path)
+    gfo.save(wrapped(Masked(), method="gflowout", sites=["fc1"]), path)
     gfo.load(path, Masked())  # -inf where the backbone has it is no damage
     with safe_open(str(path), framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 import gflowout as gfo
 
 OWNERS = {
-    "gflowout": {"backbone": "nll", "posterior": "tb", "log_z": "tb", "prior": "prior"},
+    "gflowout": {
+        "backbone": "nll",
+        "posterior": "tb",
+        "log_z": "tb",
+        "log_flow": "tb",
+        "prior": "prior",
+    },
     "id-gflowout": {"backbone": "nll", "posterior": "tb", "log_z": "tb"},
 }
 
@@ -44,9 +50,12 @@ def owner(name: str) -> str:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("gflowout", {}),
-        ("gflowout", {"draws": 3, "log_z": "batch"}),
-        ("gflowout", {"rescale": "kept", "prior_keep": 0.8}),
+        ("gflowout", {"preset": "paper"}),
+        ("gflowout", {"preset": "paper", "draws": 3, "log_z": "batch"}),
+        ("gflowout", {"preset": "paper", "rescale": "kept", "prior_keep": 0.8}),
+        ("gflowout", {"objective": "tb"}),
+        ("gflowout", {"objective": "db", "prior_fit": "draws"}),
+        ("gflowout", {"objective": "subtb", "posterior": "own"}),
         ("id-gflowout", {}),
         ("id-gflowout", {"draws": 1, "group_size": 4}),
         ("id-gflowout", {"preset": "paper"}),
@@ -91,7 +100,7 @@ def test_without_a_posterior_the_total_is_the_likelihood(method: str) -> None:
 
 
 def test_parameter_groups_cover_every_parameter_once() -> None:
-    model, _, _ = build("gflowout")
+    model, _, _ = build("gflowout", preset="paper")
     groups = model.parameter_groups(lr=1.0, generator_lr=2.0, log_z_lr=3.0, weight_decay=0.1)
     assert {group["name"]: group["lr"] for group in groups} == {
         "backbone": 1.0,

@@ -8,6 +8,7 @@ import pytest
 import test_exactness
 import torch
 from torch import Tensor, nn
+from zoo import predicted
 
 import gflowout as gfo
 
@@ -73,8 +74,8 @@ def test_posterior_and_prior_keep_summaries_of_their_own() -> None:
 @pytest.mark.parametrize("method", ["gflowout", "id-gflowout"])
 def test_predictions_do_not_depend_on_the_chunk(method: str) -> None:
     model, x = deep(3, "summary", method), torch.randn(4, 16)
-    first = model.predict(x, return_masks=True)
-    again = model.predict(x, return_masks=True, chunk=3)
+    first = predicted(model, x, return_masks=True)
+    again = predicted(model, x, return_masks=True, chunk=3)
     torch.testing.assert_close(first.samples, again.samples)
     torch.testing.assert_close(first.masks, again.masks)
 

@@ -235,3 +235,43 @@ def test_the_noise_of_the_data_is_recovered_by_training(heteroscedastic: bool) -
     noise = model.predict(x[:50], samples=1).aleatoric_variance().sqrt()
     assert torch.allclose(noise, true.expand_as(noise), rtol=0.25)
     assert torch.allclose(noise.mean(0), true, rtol=0.1)
+
+
+def test_a_posterior_sees_each_of_a_fixed_number_of_labels() -> None:
+    y = torch.tensor([[0, 2, -1], [2, 0, -1]])  # the same classes at other places
+    average = gfo.Categorical(3, ignore_index=-1)
+    apart = gfo.Categorical(3, ignore_index=-1, positions=3)
+    assert torch.equal(*average.encode(average.target(y)))
+    expected = torch.zeros(2, 9)
+    expected[0, [0, 5]] = expected[1, [2, 3]] = 1.0
+    assert torch.equal(apart.encode(apart.target(y)), expected)
+    assert apart.config() == {"classes": 3, "ignore_index": -1, "positions": 3}
+    outputs = torch.randn(2, 3, 3)
+    assert torch.equal(apart.log_prob(outputs, y), average.log_prob(outputs, y))
+
+
+@pytest.mark.parametrize("positions", [None, 5])
+def test_classes_of_a_bucket_are_added_up(positions: int | None) -> None:
+    classes, buckets = 1000, 16
+    plain = gfo.Categorical(classes, ignore_index=-1, positions=positions)
+    hashed = gfo.Categorical(classes, ignore_index=-1, positions=positions, buckets=buckets)
+    bucket = [label * 2654435761 % 2**32 * buckets // 2**32 for label in range(classes)]
+    assert min(bucket.count(value) for value in range(buckets)) > 50  # about 62 each
+    y = torch.randint(-1, classes, (7, 5))
+    for labels in (y, torch.rand(7, 5, classes).softmax(-1)):
+        own, each = (likelihood.encode(labels) for likelihood in (hashed, plain))
+        assert own.shape == (7, hashed.label_size)
+        expected = torch.zeros(7, positions or 1, buckets)
+        expected.index_add_(2, torch.tensor(bucket), each.reshape(7, -1, classes))
+        torch.testing.assert_close(own, expected.flatten(1))
+    assert gfo.Categorical(**hashed.config()).config() == hashed.config()
+    with pytest.raises(ValueError, match="buckets must be an integer >= 1, got 0"):
+        gfo.Categorical(3, buckets=0)
+
+
+def test_another_number_of_labels_is_refused() -> None:
+    likelihood = gfo.Categorical(3, positions=4)
+    with pytest.raises(ValueError, match=r"y must have 4 labels per example.*got shape \(2, 3\)"):
+        likelihood.target(torch.zeros(2, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="positions must be an integer >= 1, got 0"):
+        gfo.Categorical(3, positions=0)

@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from zoo import predicted
 
 import gflowout as gfo
 from gflowout.core.call import BoundCall
@@ -26,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "gflowout": {"draws": 3},
     "gflowout summary": {"history": "summary", "blocks": 2},
     "contextual": {},
-    "contextual gaussian": {"noise": "gaussian"},
+    "contextual gaussian": {"family": "gaussian"},
     "combined": {"train_size": 10, "draws": 2},
 }
 
@@ -115,14 +116,14 @@ def test_predictions_do_not_depend_on_padding(method: str, net: str) -> None:
     model = wrapped(method, net)
     assert model.spec.foldable
     assert model.spec.parts_at_first_site == (net == "parted")
-    expected = model.predict(**call(8), return_masks=True)
+    expected = predicted(model, **call(8), return_masks=True)
     for changes in ({}, {"parts_at_first_site": False}, {"foldable": False}):
         slow(model, **changes)
         for chunk in (None, 3):
-            found = model.predict(**call(12), chunk=chunk, return_masks=True)
+            found = predicted(model, **call(12), chunk=chunk, return_masks=True)
             torch.testing.assert_close(found.outputs, expected.outputs)
             torch.testing.assert_close(found.masks, expected.masks)
-    replayed = model.predict(**call(12), masks=expected.masks)
+    replayed = predicted(model, **call(12), masks=expected.masks)
     torch.testing.assert_close(replayed.outputs, expected.outputs)
 
 
@@ -161,7 +162,7 @@ def test_training_does_not_depend_on_padding(method: str, net: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_name_padding_is_seen(method: str) -> None:
     model, y = wrapped(method, padding=None), torch.tensor([0, 1, 1])
-    short, long = (model.predict(**call(tokens)).outputs for tokens in (8, 12))
+    short, long = (predicted(model, **call(tokens)).outputs for tokens in (8, 12))
     assert not torch.allclose(short, long, atol=1e-2)
     masks = [torch.ones(BATCH, site.units) for site in model.sites]
     short, long = (model(**call(tokens), y=y, masks=masks).log_q for tokens in (8, 12))
@@ -172,15 +173,15 @@ def test_without_a_name_padding_is_seen(method: str) -> None:
 def test_a_call_without_the_argument_counts_every_position(method: str) -> None:
     x = call(12)["x"]
     named, plain = (wrapped(method, padding=padding) for padding in ("mask", None))
-    assert torch.equal(named.predict(x=x).outputs, plain.predict(x=x).outputs)
-    assert torch.equal(named.predict(x, None).outputs, plain.predict(x=x).outputs)
+    assert torch.equal(predicted(named, x=x).outputs, predicted(plain, x=x).outputs)
+    assert torch.equal(predicted(named, x, None).outputs, predicted(plain, x=x).outputs)
 
 
 def test_all_kinds_of_padding_mean_the_same() -> None:
     model, given = wrapped(), call(8)
-    expected = model.predict(**given).outputs
+    expected = predicted(model, **given).outputs
     for mask in (given["mask"].bool(), given["mask"].float(), 3 * given["mask"].to(torch.int8)):
-        found = model.predict(given["x"], mask.bool().to(mask.dtype), samples=20).outputs
+        found = predicted(model, given["x"], mask.bool().to(mask.dtype), samples=20).outputs
         assert torch.equal(found, expected)
         real = BoundCall(model.backbone, (given["x"], mask), {}, model.spec).real_positions()
         assert real is not None
@@ -227,7 +228,7 @@ def test_nothing_at_padded_positions_is_read() -> None:
 def test_a_row_of_padding_alone_gives_numbers(method: str) -> None:
     model, given = wrapped(method), call(8)
     given["mask"][1] = 0
-    assert model.predict(**given).outputs.isfinite().all()
+    assert predicted(model, **given).outputs.isfinite().all()
     assert model(**given, y=torch.tensor([0, 1, 1])).total.isfinite()
 
 
@@ -263,7 +264,7 @@ def test_other_axes_are_averaged_in_full() -> None:
     model.method.prior[index].register_forward_pre_hook(lambda _, args: seen.append(args[0][1]))
     picture, mask = torch.randn(BATCH, 5, 3), torch.zeros(BATCH, 5)
     mask[:, 0] = 1
-    model.predict(torch.randn(BATCH, 5, 4), picture, mask, samples=1)
+    predicted(model, torch.randn(BATCH, 5, 4), picture, mask, samples=1)
     torch.testing.assert_close(seen[0], model.backbone.regions(picture).mean(1).detach())
 
 
@@ -286,13 +287,13 @@ def test_bad_values() -> None:
         with pytest.raises(
             ValueError, match=r"'mask', which padding names, must have shape \[3, t"
         ):
-            model.predict(given["x"], wrong)
+            predicted(model, given["x"], wrong)
         with pytest.raises(
             ValueError, match=r"'mask', which padding names, must have shape \[3, t"
         ):
             model(given["x"], wrong, y=torch.tensor([0, 1, 1]))
     with pytest.raises(ValueError, match=r"down to -inf: a mask that is added"):
-        model.predict(given["x"], given["mask"].float().log())
+        predicted(model, given["x"], given["mask"].float().log())
     unequal = wrapped(net="parted")
     without_mask = MethodType(lambda self, x, mask: Parted.forward(self, x), unequal.backbone)
     unequal.backbone.forward = without_mask
@@ -305,7 +306,7 @@ def test_files(tmp_path: Path) -> None:
     gfo.save(model, path)
     loaded = gfo.load(path, Tagged())
     assert loaded.spec.padding == "mask"
-    assert torch.equal(loaded.predict(**call(12)).outputs, model.predict(**call(12)).outputs)
+    assert torch.equal(predicted(loaded, **call(12)).outputs, predicted(model, **call(12)).outputs)
     with safe_open(str(path), framework="pt") as file:
         config = json.loads(file.metadata()["gflowout"])
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -324,8 +325,8 @@ def test_files(tmp_path: Path) -> None:
     save_file(tensors, path, metadata={"gflowout": json.dumps(config)})
     old = gfo.load(path, Tagged())
     assert old.spec.padding is None
-    plain = wrapped(padding=None).predict(**call(12)).outputs
-    assert torch.equal(old.predict(**call(12)).outputs, plain)
+    plain = predicted(wrapped(padding=None), **call(12)).outputs
+    assert torch.equal(predicted(old, **call(12)).outputs, plain)
 
 
 def test_files_without_the_backbone(tmp_path: Path) -> None:
@@ -335,10 +336,10 @@ def test_files_without_the_backbone(tmp_path: Path) -> None:
         assert all(key.startswith("gflowout.") for key in file.keys())  # noqa: SIM118
     same, other = Tagged(), Tagged()
     same.load_state_dict(model.backbone.state_dict())
-    expected = model.predict(**call(8)).outputs
-    assert torch.equal(gfo.load(path, same).predict(**call(8)).outputs, expected)
+    expected = predicted(model, **call(8)).outputs
+    assert torch.equal(predicted(gfo.load(path, same), **call(8)).outputs, expected)
     before = {key: value.clone() for key, value in other.state_dict().items()}
-    assert not torch.equal(gfo.load(path, other).predict(**call(8)).outputs, expected)
+    assert not torch.equal(predicted(gfo.load(path, other), **call(8)).outputs, expected)
     assert all(torch.equal(value, before[key]) for key, value in other.state_dict().items())
     with pytest.raises(ValueError, match="of another architecture"):
         gfo.load(path, Parted())
@@ -349,8 +350,8 @@ def test_files_without_the_backbone(tmp_path: Path) -> None:
     copies = [Tagged(), Tagged()]
     for copied, member in zip(copies, ensemble.members, strict=True):
         copied.load_state_dict(member.backbone.state_dict())
-    found = gfo.load(path, copies).predict(**call(8)).outputs
-    assert torch.equal(found, ensemble.predict(**call(8)).outputs)
+    found = predicted(gfo.load(path, copies), **call(8)).outputs
+    assert torch.equal(found, predicted(ensemble, **call(8)).outputs)
 
 
 def test_labels_to_be_ignored_do_not_dilute_the_others() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from zoo import predicted
 
 import gflowout as gfo
 from gflowout.methods import METHODS
@@ -69,11 +70,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gates shared": {"shared": True},
     "gates mean": {"predict": "mean"},
     "masksembles": {},
+    "modes": {},
+    "modes drawn": {"rate": 0.3},
     "contextual": {},
-    "contextual gaussian": {"noise": "gaussian"},
+    "contextual gaussian": {"family": "gaussian"},
     "id-gflowout": {"train_size": 10},
     "id-gflowout groups": {"train_size": 10, "draws": 3, "group_size": 2},
     "gflowout": {"draws": 3},
+    "gflowout fixed": {"draws": 3, "prior": "fixed"},
     "gflowout blocks": {"blocks": 2, "draws": 3},
     "combined": {"train_size": 10},
 }
@@ -113,9 +117,9 @@ def unparted(model: gfo.MaskedModel) -> None:
 def test_predictions_are_the_same(name: str, sites: tuple[str, ...]) -> None:
     model, x = wrapped(name, sites=sites), torch.randn(BATCH, SIZE)
     calls: list[dict[str, Any]] = [{}, {"chunk": 3}, {"chunk": 1}]
-    parted = [model.predict(x, return_masks=True, **call) for call in calls]
+    parted = [predicted(model, x, return_masks=True, **call) for call in calls]
     unparted(model)
-    whole = model.predict(x, return_masks=True)
+    whole = predicted(model, x, return_masks=True)
     for one in parted:
         torch.testing.assert_close(one.samples, whole.samples)
         torch.testing.assert_close(one.masks, whole.masks)
@@ -144,9 +148,9 @@ def test_training_steps_are_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["mc", "id-gflowout", "gflowout"])
 def test_image_maps(name: str) -> None:
     model, x = wrapped(name, Convolutional, ["map", "second"]), torch.randn(BATCH, SIZE)
-    parted = model.predict(x).samples
+    parted = predicted(model, x).samples
     unparted(model)
-    torch.testing.assert_close(parted, model.predict(x).samples)
+    torch.testing.assert_close(parted, predicted(model, x).samples)
 
 
 @pytest.mark.parametrize("build", [Residual, Sized])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflowout.core import policy
+from gflowout.core import generators, policy
 
 
 @given(st.integers(0, 100), st.integers(1, 8))
@@ -59,13 +59,13 @@ def test_exploration_is_centred_on_the_prior() -> None:
 
 
 def test_generator_starts_at_the_prior_whatever_its_inputs() -> None:
-    generator = policy.MaskGenerator([3, 0, 2], units=4, hidden=(8, 8), start=policy.logit(0.9))
+    generator = generators.MaskGenerator([3, 0, 2], units=4, hidden=(8, 8), start=policy.logit(0.9))
     logits = generator(torch.randn(6, 3), torch.zeros(6, 0), torch.randn(6, 2))
     torch.testing.assert_close(logits.sigmoid(), torch.full((6, 4), 0.9))
 
 
 def test_a_generator_without_inputs_is_a_logit_per_unit() -> None:
-    generator = policy.MaskGenerator([0], units=4, hidden=(8, 8), start=0.0)
+    generator = generators.MaskGenerator([0], units=4, hidden=(8, 8), start=0.0)
     assert [tuple(value.shape) for value in generator.parameters()] == [(4,)]
     assert generator(torch.zeros(5, 0)).shape == (1, 4)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from zoo import predicted
 
 import gflowout as gfo
 from gflowout.core import uncertainty
@@ -19,6 +21,11 @@ CLASS_SCORES = [
     "mutual_information",
     "max_probability",
     "dempster_shafer",
+    "energy",
+    "max_logit",
+    "gen",
+    "variation_ratio",
+    "logit_disagreement",
 ]
 REGRESSION_SCORES = ["aleatoric_variance", "epistemic_variance"]
 
@@ -54,6 +61,15 @@ def test_methods_are_the_pure_functions(pred: gfo.Predictive, logits: Any, shape
         (pred.variance(), uncertainty.variance(p)),
         (pred.dempster_shafer(), uncertainty.dempster_shafer(scores)),
         (pred.dempster_shafer("draws"), uncertainty.dempster_shafer(scores, "draws")),
+        (pred.energy(), uncertainty.energy(scores)),
+        (pred.energy("draws"), uncertainty.energy(scores, "draws")),
+        (pred.max_logit(), uncertainty.max_logit(scores)),
+        (pred.max_logit("draws"), uncertainty.max_logit(scores, "draws")),
+        (pred.gen(), uncertainty.gen(p)),
+        (pred.gen("draws", gamma=0.5, top=2), uncertainty.gen(p, "draws", 0.5, 2)),
+        (pred.variation_ratio(), uncertainty.variation_ratio(p)),
+        (pred.variation_ratio("mean"), uncertainty.variation_ratio(p, "mean")),
+        (pred.logit_disagreement(), uncertainty.logit_disagreement(scores)),
     ):
         assert found.shape == shape
         assert torch.allclose(found, expected, atol=1e-6)
@@ -94,6 +110,30 @@ def test_log_prob_is_the_log_of_the_mean_likelihood(pred: gfo.Predictive, labels
     assert found.shape == (B,)
     assert torch.allclose(found, each.mean(0).log(), atol=1e-5)
     assert bool((found >= each.log().mean(0) - 1e-6).all())
+
+
+def test_log_prob_of_a_label_with_parts_is_the_joint_one() -> None:
+    torch.manual_seed(1)
+    labels = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)))
+    pred = gfo.Predictive(3 * torch.randn(S, 1, 3).expand(S, 8, 3), gfo.MultiLabel(3))
+    found = pred.log_prob(labels).exp()
+    by_hand = []
+    for label in labels:
+        products = []
+        for draw in pred.outputs[:, 0].sigmoid():
+            products.append(
+                math.prod(float(p if v else 1 - p) for p, v in zip(draw, label, strict=True))
+            )
+        by_hand.append(sum(products) / S)
+    assert torch.allclose(found, torch.tensor(by_hand), atol=1e-6)
+    assert math.isclose(float(found.sum()), 1, rel_tol=1e-5)
+    mean = pred.mean[0]
+    alone = torch.where(labels == 1, mean, 1 - mean).prod(-1)
+    assert not torch.allclose(found, alone, atol=1e-2)
+
+    tags = torch.tensor(list(itertools.product(range(3), repeat=2)))
+    several = gfo.Predictive(3 * torch.randn(S, 1, 2, 3).expand(S, 9, 2, 3), gfo.Categorical(3))
+    assert math.isclose(float(several.log_prob(tags).exp().sum()), 1, rel_tol=1e-5)
 
 
 def test_log_prob_of_classes_is_that_of_the_mean() -> None:
@@ -137,13 +177,13 @@ def test_learned_noise_is_that_of_the_time_of_prediction() -> None:
     model = gfo.wrap(
         net, "mc", ["1"], likelihood=gfo.Gaussian(1, noise=0.5), example=(x[:2],), rate=0.2
     )
-    pred = model.predict(x)
+    pred = predicted(model, x)
     before = pred.log_prob(y)
     assert torch.allclose(pred.aleatoric_variance(), torch.tensor(0.25))
     with torch.no_grad():
         model.likelihood.log_variance.add_(1.0)
     assert torch.equal(pred.log_prob(y), before)
-    assert not torch.allclose(model.predict(x).log_prob(y), before)
+    assert not torch.allclose(predicted(model, x).log_prob(y), before)
     assert not pred.outputs.requires_grad
 
 
@@ -158,7 +198,9 @@ def test_scores_of_classes_do_not_apply_to_regression(score: str) -> None:
 @pytest.mark.parametrize("pred", [pred for pred, *_ in CLASSES], ids=repr)
 def test_scores_of_regression_do_not_apply_to_classes(pred: gfo.Predictive, score: str) -> None:
     kind = type(pred.likelihood).__name__
-    with pytest.raises(TypeError, match=rf"{score}\(\) is for regression \(Gaussian\); for {kind}"):
+    with pytest.raises(
+        TypeError, match=rf"{score}\(\) is for regression \(Gaussian, ...\); for {kind}"
+    ):
         getattr(pred, score)(*([0.5] if score == "quantile" else []))
 
 

@@ -74,6 +74,67 @@ def test_dempster_shafer_against_its_formula(seed: int, samples: int, classes: i
 
 @given(seeds, sizes, st.integers(2, 5))
 @quick
+def test_scores_of_unknown_inputs_against_brute_force(
+    seed: int, samples: int, classes: int
+) -> None:
+    p = distributions(seed, samples, classes)
+    logits = p.log() + torch.linspace(-2, 3, samples)[:, None, None]
+
+    def gen(values: list[float], top: int) -> float:
+        return sum((v * (1 - v)) ** 0.1 for v in sorted(values)[-top:])
+
+    def log_sum(values: list[float]) -> float:
+        return math.log(sum(math.exp(v) for v in values))
+
+    for row in range(3):
+        draws, raw = p[:, row].tolist(), logits[:, row].tolist()
+        mean, mean_raw = (
+            [sum(draw[k] for draw in group) / samples for k in range(classes)]
+            for group in (draws, raw)
+        )
+        votes = [draw.index(max(draw)) for draw in draws]
+        most = max(votes.count(k) for k in range(classes))
+        gaps = [[v - sum(draw) / classes for v in draw] for draw in raw]
+        spread = sum(
+            sum((g[k] - sum(h[k] for h in gaps) / samples) ** 2 for g in gaps) / samples
+            for k in range(classes)
+        )
+        for actual, expected in (
+            (uncertainty.energy(logits), -log_sum(mean_raw)),
+            (uncertainty.energy(logits, "draws"), -sum(map(log_sum, raw)) / samples),
+            (uncertainty.max_logit(logits), -max(mean_raw)),
+            (uncertainty.max_logit(logits, "draws"), -sum(map(max, raw)) / samples),
+            (uncertainty.gen(p), gen(mean, classes)),
+            (uncertainty.gen(p, top=2), gen(mean, 2)),
+            (uncertainty.gen(p, "draws"), sum(gen(draw, classes) for draw in draws) / samples),
+            (uncertainty.variation_ratio(p), 1 - most / samples),
+            (uncertainty.variation_ratio(logits), 1 - most / samples),
+            (uncertainty.variation_ratio(p, "mean"), 1 - max(mean)),
+            (uncertainty.logit_disagreement(logits), spread / classes),
+        ):
+            assert math.isclose(float(actual[row]), expected, rel_tol=1e-7, abs_tol=1e-9)
+
+
+def test_disagreement_of_logits_leaves_out_what_all_classes_share() -> None:
+    logits = torch.randn(4, 5, 3, dtype=torch.float64)
+    shifted = logits + 1e4 * torch.randn(4, 5, 1, dtype=torch.float64)
+    disagreement = uncertainty.logit_disagreement(logits)
+    torch.testing.assert_close(
+        uncertainty.logit_disagreement(shifted), disagreement, rtol=1e-6, atol=0
+    )
+    not_centred = logits.var(0, correction=0).mean(-1)
+    assert not torch.allclose(not_centred, disagreement)
+    torch.testing.assert_close(uncertainty.logit_disagreement(3 * logits), 9 * disagreement)
+
+
+@pytest.mark.parametrize("name", ["energy", "max_logit", "gen", "variation_ratio"])
+def test_scores_of_unknown_inputs_name_what_combine_takes(name: str) -> None:
+    with pytest.raises(ValueError, match=r"combine must be one of 'mean', 'draws', got 'logits'"):
+        getattr(uncertainty, name)(torch.zeros(2, 3, 4), "logits")
+
+
+@given(seeds, sizes, st.integers(2, 5))
+@quick
 def test_bounds_and_symmetries(seed: int, samples: int, classes: int) -> None:
     p = distributions(seed, samples, classes, sharpness=4.0)
     total, expected = uncertainty.predictive_entropy(p), uncertainty.expected_entropy(p)

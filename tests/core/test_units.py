@@ -66,7 +66,7 @@ def test_every_method_masks_whole_groups(method: str) -> None:
     (masks,) = pred.masks or ()
     assert masks.shape == (5, 7, 3)
     # The same masks given by hand to the bare network.
-    multiplier = masks if method not in ("mc", "concrete") else None
+    multiplier = masks if method not in ("mc", "modes", "concrete") else None
     if multiplier is not None and method not in ("masksembles", "combined"):
         for drawn, outputs in zip(masks, pred.outputs, strict=True):
             expected = gfo.unwrap(model)(x * by_hand(drawn))
@@ -213,7 +213,7 @@ def test_concrete_learns_from_rates_of_every_unit() -> None:
         wrapped("concrete", gfo.Units(keep=[0.2] * 5 + [0.9]))
 
 
-@pytest.mark.parametrize("method", ["masksembles", "variational"])
+@pytest.mark.parametrize("method", ["masksembles", "modes", "variational"])
 def test_methods_without_rates_say_so(method: str) -> None:
     with pytest.raises(ValueError, match=f"keep was given for site 'input', but method '{method}'"):
         wrapped(method, gfo.Units(keep=0.2))
@@ -342,7 +342,7 @@ def test_the_posterior_may_start_elsewhere_and_the_prior_may_grow_sparse() -> No
 
 
 def test_gflowout_charges_for_units_that_are_kept() -> None:
-    model = wrapped("gflowout", gfo.Units(), sparsity=0.0, log_z="batch", draws=3)
+    model = wrapped("gflowout", gfo.Units(), sparsity=0.0, objective="tb", log_z="batch", draws=3)
     x, y = torch.randn(10, FEATURES), torch.arange(10) % 3
     masks = [torch.randint(2, (3, 10, FEATURES), generator=torch.Generator().manual_seed(0))]
     masks = [mask.float() for mask in masks]

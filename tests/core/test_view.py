@@ -215,6 +215,8 @@ def test_a_fork_in_the_middle_of_a_pass_has_a_clean_model() -> None:
     assert codes == [0]
 
 
+# Python itself says so if the interrupt comes while a generator is closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_leaves_nothing_behind() -> None:
     model = wrapped(Counting())
     x = torch.randn(4, 6)
@@ -261,15 +263,17 @@ class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool | None) -> None:
         super().__init__()
         self.first = nn.Linear(6, 16)
-        self.block = nn.Sequential(nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+        self.block = nn.Sequential(nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.3))
         self.head = nn.Linear(16, 3)
         self.reentrant = reentrant
+        self.preserve = True
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         if self.reentrant is None:
             return self.head(self.block(h))
-        return self.head(checkpoint(self.block, h, use_reentrant=self.reentrant))
+        options = {"use_reentrant": self.reentrant, "preserve_rng_state": self.preserve}
+        return self.head(checkpoint(self.block, h, **options))
 
 
 @pytest.mark.parametrize("method", ["mc", "concrete", "gflowout", "id-gflowout", "contextual"])
@@ -298,6 +302,16 @@ def test_checkpoints_have_the_gradients_of_the_plain_pass(method: str, draws: in
     assert gradients[0].keys() == gradients[1].keys()
     for name, expected in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], expected, msg=name)
+
+
+def test_a_checkpoint_that_keeps_no_random_state_does_not_rewind_it() -> None:
+    net = Checkpointed(False)
+    net.preserve = False
+    model = wrapped(net, ["block.0"])
+    losses = model(torch.randn(4, 6), y=torch.zeros(4, dtype=torch.long))
+    before = torch.rand(5)
+    losses.total.backward()
+    assert not torch.equal(torch.rand(5), before)
 
 
 def test_reentrant_checkpoints_are_refused_by_name() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from zoo import METHODS, MLP, ZOO, Encoder, Entry, Normed, categorical, needed
+from zoo import METHODS, MLP, ZOO, Encoder, Entry, Normed, categorical, needed, predicted
 
 import gflowout as gfo
 import gflowout.methods
@@ -21,14 +21,14 @@ from gflowout.core.call import logits_of
 BATCH, SAMPLES = 3, 4
 
 # Every backbone meets one method of each way to draw (at random, for all examples, for each), and
-# the others in turn; every method meets a third of the backbones at least.
+# one of the others in turn; every method meets four backbones at least.
 USUAL = ("mc", "id-gflowout", "gflowout")
 OTHERS = tuple(method for method in METHODS if method not in USUAL)
 PAIRS = [
     (entry, method)
     for number, entry in enumerate(ZOO)
     for method in METHODS
-    if method in USUAL or (OTHERS.index(method) - number) % len(OTHERS) < 3
+    if method in USUAL or OTHERS.index(method) == number % len(OTHERS)
 ]
 
 
@@ -91,6 +91,7 @@ def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def test_every_method_is_in_the_table() -> None:
     assert sorted(METHODS) == sorted(gflowout.methods.METHODS)
+    assert all(sum(other == method for _, other in PAIRS) >= 4 for method in METHODS)
 
 
 @every_pair
@@ -149,6 +150,8 @@ def test_masks_multiply_the_site(entry: Entry, method: str) -> None:
         keep = torch.tensor(0.9 if rate is None else 1 - rate)
         if method == "mc":
             return 1 / keep.item()
+        if method == "modes":
+            return 1 / model.method.get_buffer(f"masks{index}").mean().item()
         if method == "concrete":
             moved = model.method.keep_logits.moved[index]
             return 1 / torch.sigmoid(keep.logit() + 10 * moved).item()
@@ -197,7 +200,7 @@ def test_prediction_leaves_everything_as_it_was(entry: Entry, method: str) -> No
         args, kwargs = entry.call(BATCH)
         kept = tree.clone((args, kwargs))
         before = footprint(model)
-        results.append(model.predict(*args, samples=3, **kwargs).samples)
+        results.append(predict(entry, model, samples=3).samples)
         assert_unchanged(before, footprint(model))
         pairs = zip(tree.tensors(kept), tree.tensors((args, kwargs)), strict=True)
         assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
@@ -340,7 +343,8 @@ def test_training_pass_is_one_forward_and_one_backward(method: str) -> None:
     model(torch.randn(5, 4), y=torch.randint(3, (5,))).total.backward()
     passes = 2 if method == "contextual" else 1  # true masks and pseudo masks
     assert (len(forwards), len(backwards)) == (passes, 1)
-    draws = getattr(model.method.options, "draws", 1)
+    options = model.method.options
+    draws = options.modes if method == "modes" else getattr(options, "draws", 1)
     assert net[2].batches == [5] * passes  # copies of the batch part at the first mask
     assert net[6].batches == [5 * draws] * passes
     for handle in handles:
@@ -352,7 +356,7 @@ def test_training_pass_is_one_forward_and_one_backward(method: str) -> None:
 @pytest.mark.parametrize(
     ("call", "run"),
     [
-        ("predict", lambda model, x: model.predict(x, samples=4, chunk=2)),
+        ("predict", lambda model, x: predicted(model, x, samples=4, chunk=2)),
         ("train", lambda model, x: model(x, y=torch.zeros(5, dtype=torch.long))),
     ],
     ids=["predict", "train"],
@@ -500,14 +504,42 @@ def test_two_wraps_of_one_backbone_work_side_by_side() -> None:
     assert not close(left.predict(x, generator=seeded()).samples, alone)
 
 
-def test_without_a_generator_the_global_state_decides_and_stays() -> None:
-    model = wrapped(MLP(), "mc", ["fc1"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_without_a_generator_the_global_state_decides_and_advances(pooled: bool) -> None:
     x = torch.randn(3, 4)
+    one = wrapped(MLP(), "mc", ["fc1"])
+    model = gfo.Ensemble([one, wrapped(MLP(), "mc", ["fc1"])]) if pooled else one
     torch.manual_seed(5)
-    first = model.predict(x).samples
+    first, second = (model.predict(x).samples for _ in range(2))
+    after = torch.rand(3)
+    torch.manual_seed(5)
     assert torch.equal(model.predict(x).samples, first)
+    assert torch.equal(model.predict(x).samples, second)
+    assert torch.equal(torch.rand(3), after)
     torch.manual_seed(6)
     assert not close(model.predict(x).samples, first)
+    assert not close(first, second)
+
+
+def test_the_global_state_gives_what_a_generator_of_its_seed_gives() -> None:
+    model, x = wrapped(MLP(), "mc", ["fc1"]), torch.randn(3, 4)
+    torch.manual_seed(5)
+    loop = [model.predict(x).samples for _ in range(3)]
+    generator = torch.Generator().manual_seed(5)
+    for samples in loop:
+        assert torch.equal(model.predict(x, generator=generator).samples, samples)
+
+
+def test_what_draws_nothing_leaves_the_global_state_alone() -> None:
+    x, before = torch.randn(3, 4), torch.get_rng_state()
+    model, none = wrapped(MLP(), "mc", ["fc1"]), wrapped(MLP(), "none", ["fc1"])
+    before = torch.get_rng_state()
+    model.predict(x, masks=[torch.ones(2, 3, site.units) for site in model.sites])
+    model.predict(x, generator=seeded())
+    none.predict(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    model.predict(x)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_one_draw_and_training_use_the_global_state() -> None:
@@ -560,7 +592,9 @@ def test_print_shows_the_sites() -> None:
     assert "method='mc'" in text
 
 
-@pytest.mark.parametrize("method", ["mc", "concrete", "variational", "gates", "masksembles"])
+@pytest.mark.parametrize(
+    "method", ["mc", "concrete", "variational", "gates", "masksembles", "modes"]
+)
 def test_half_precision_replays(method: str) -> None:
     model = wrapped(MLP(), method, ["fc1"]).to(torch.bfloat16)
     x = torch.randn(3, 4, dtype=torch.bfloat16)
@@ -603,10 +637,22 @@ def test_autocast_leaves_the_accounts_of_masks_in_full_precision(method: str) ->
     plain = model(x, y=y, masks=losses.masks)
     assert drawn.samples.dtype == torch.float32
     if losses.log_q is not None:
-        assert losses.log_q.dtype == torch.float32
+        assert losses.log_q.dtype == losses.log_reward.dtype == torch.float32
         if method == "id-gflowout":  # its masks do not depend on activations
             assert torch.allclose(plain.log_q, losses.log_q, atol=1e-5)
     assert torch.allclose(plain.nll, losses.nll, rtol=0.05)
+
+
+@pytest.mark.parametrize("method", ["id-gflowout", "gflowout", "combined", "contextual"])
+def test_rewards_are_in_single_precision_whatever_the_model_is_in(method: str) -> None:
+    model = wrapped(MLP(), method, ["fc1", "fc2"]).to(torch.bfloat16)
+    losses = model(torch.randn(6, 4, dtype=torch.bfloat16), y=torch.randint(3, (6,)))
+    for name in ("log_q", "log_p", "log_likelihood", "log_reward"):
+        assert getattr(losses, name).dtype == torch.float32, name
+    losses.total.backward()
+    gradients = [parameter.grad for parameter in model.method.parameters()]
+    assert all(g is None or torch.isfinite(g).all() for g in gradients)
+    assert any(g is not None for g in gradients)
 
 
 @pytest.mark.parametrize("method", ["id-gflowout", "gflowout"])

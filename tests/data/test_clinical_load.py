@@ -72,6 +72,16 @@ def test_from_one_hospital_to_another():
         clinical.between_hospitals(stays, train_hospital=1, test_hospital=1)
     with pytest.raises(ValueError, match=r"train_hospital must be a hospital .*, got 7"):
         clinical.between_hospitals(stays, train_hospital=7, test_hospital=1)
+    with pytest.raises(TypeError, match="the id of a hospital, or a number of stays as in"):
+        clinical.between_hospitals(stays, train_hospital="largest", test_hospital=1)
+
+
+def test_hospitals_by_about_how_many_stays_they_have():
+    numbers = [1] * 5 + [2] * 4 + [3] * 2 + [4] * 2
+    stays = pd.DataFrame({"patient": range(len(numbers)), "hospital": numbers})
+    for train, test, wanted in (("~9", "~9", (1, 2)), ("~2", "~2", (3, 4)), (2, "~4", (2, 1))):
+        split = clinical.between_hospitals(stays, train_hospital=train, test_hospital=test)
+        assert (*set(split.train.hospital), *split.hospitals) == wanted
 
 
 def test_validation_has_its_part_of_the_deaths():

@@ -19,7 +19,13 @@ from data_files import (
 
 from gflowout.data import store
 from gflowout.data.errors import DataError, MissingDataError
-from gflowout.data.images import IMAGE_SETS, ImageSet, load_corrupted, load_images
+from gflowout.data.images import (
+    IMAGE_SETS,
+    ImageSet,
+    find_idx,
+    load_corrupted,
+    load_images,
+)
 from gflowout.data.store import ENTRIES, entry
 
 IDX_SETS = ("mnist", "fashion-mnist", "kmnist", "notmnist")
@@ -349,3 +355,18 @@ def test_real_cifar10_agrees_with_plain_unpickling(real_data: Callable[[str], Pa
 def test_names_of_classes_are_those_of_the_meta_files(real_data: Callable[[str], Path]) -> None:
     for name in ("cifar10", "cifar100"):
         assert load_images(name, "test", real_data(name)).classes == entry(name).classes
+
+
+def test_the_idx_file_of_a_folder_is_that_of_test_pictures(tmp_path: Path) -> None:
+    assert find_idx(tmp_path) is None
+    assert find_idx(tmp_path / "nowhere") is None
+    write_mnist(tmp_path)
+    file = tmp_path / "t10k-images-idx3-ubyte.gz"
+    assert find_idx(tmp_path) == file
+    assert find_idx(tmp_path / "train-images-idx3-ubyte.gz") != file
+    assert find_idx(tmp_path / "t10k-labels-idx1-ubyte.gz") is None
+    file.unlink()
+    assert find_idx(tmp_path) == tmp_path / "train-images-idx3-ubyte.gz"
+    (tmp_path / "more-idx3-ubyte").touch()
+    with pytest.raises(DataError, match=r"several idx files of pictures, name one of more-idx3"):
+        find_idx(tmp_path)

@@ -25,7 +25,7 @@ SAVED = FOLDER / "saved"
 SEEDS = (0, 1)
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "gflowout": {"prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
+    "gflowout": {"preset": "paper", "prior_keep": 0.7, "hidden": (8,), "temperature": 1.5},
     "id-gflowout": {"prior_keep": 0.5, "train_size": 40, "log_z": "learned", "draws": 2},
     "combined": {"prior_keep": 0.7, "train_size": 40, "hidden": (8,), "draws": 2},
     "mc": {"rate": 0.3},
@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "variational": {"train_size": 40, "alpha": 0.5},
     "gates": {"start": 0.3, "strength": 0.01, "noise": 0.4, "shared": True},
     "masksembles": {"members": 3, "scale": 1.5},
+    "modes": {"modes": 3, "scale": 1.5, "rate": 0.2},
     "none": {},
 }
 

@@ -59,6 +59,7 @@ from gflowout.integrations.huggingface import (
     default_likelihood,
     default_sites,
     load_pretrained,
+    next_tokens,
     predict_dataset,
     save_pretrained,
     wrap_transformer,
@@ -126,6 +127,9 @@ LAST = {"gpt2": "transformer.h.{}.mlp.c_proj", "llama": "model.layers.{}.mlp.dow
 LAST |= {"vit": "vit.layers.{}.mlp.fc2", "roberta": "roberta.encoder.layer.{}.output.dense"}
 LAST |= {"opt": "model.decoder.layers.{}.self_attn.out_proj"}
 LAST |= dict.fromkeys(["bert", "tags"], "bert.encoder.layer.{}.output.dense")
+if not hasattr(vit().vit, "layers"):  # of transformers before 5
+    SITES["vit"] = "vit.encoder.layer.{}.output.dropout"
+    LAST["vit"] = "vit.encoder.layer.{}.output.dense"
 
 
 def wrapped(name: str, method: str = "gflowout", **more: Any) -> gfo.MaskedModel:
@@ -253,14 +257,28 @@ def test_patterns_and_options_of_ones_own() -> None:
     assert wrap_transformer(bert(), "mc", example=own).spec.padding is None
 
 
-def enable_checkpointing(net: Any) -> None:
-    newer = hasattr(net, "activation_checkpointing_enable")
-    (net.activation_checkpointing_enable if newer else net.gradient_checkpointing_enable)()
+@pytest.mark.parametrize("method", ["mc", "gflowout"])
+def test_layers_that_are_computed_again_have_the_same_gradients(method: str) -> None:
+    """With dropout inside the layers, before and behind the masks."""
+    model = TrainerModel(wrapped("bert", method)).train()
+    gradients = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(**sentences(), labels=torch.tensor([0, 2, 1])).loss.backward()
+        gradients.append({key: value.grad for key, value in model.named_parameters()})
+    assert gradients[0].keys() == gradients[1].keys()
+    for key, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][key], expected, msg=key)
+    with pytest.raises(ValueError, match="use_reentrant must be False, got True"):
+        model.gradient_checkpointing_enable({"use_reentrant": True})
 
 
 def test_what_cannot_be_wrapped_is_told() -> None:
-    with pytest.raises(TypeError, match=r"backbone must be a model of transformers, got Linear"):
-        wrap_transformer(nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"backbone must be a model of transformers, .* got Linear"):
+        wrap_transformer(nn.Linear(2, 2))
     net = bert(num_hidden_layers=0)
     net.dropout = nn.Identity()
     with pytest.raises(ValueError, match=r"sites: BertForSequenceClassification has no layers"):
@@ -269,18 +287,6 @@ def test_what_cannot_be_wrapped_is_told() -> None:
     net.main_input_name = "input_values"
     with pytest.raises(ValueError, match=r"example must be given .* main input is 'input_values'"):
         wrap_transformer(net)
-    net = bert()
-    enable_checkpointing(net)
-    with pytest.raises(ValueError, match="recomputes layers without masks"):
-        wrap_transformer(net)
-    model = TrainerModel(wrapped("bert"))
-    with pytest.raises(ValueError, match="gradient_checkpointing must be False"):
-        model.gradient_checkpointing_enable()
-    with pytest.raises(ValueError, match="gradient_checkpointing must be False"):
-        model.activation_checkpointing_enable()  # the name in newer versions
-    enable_checkpointing(model.model.backbone)
-    with pytest.raises(ValueError, match="recomputes layers without masks"):
-        model.train()(**sentences(), labels=torch.zeros(3).long())
     with pytest.raises(TypeError, match=r"model must come from wrap_transformer or gfo\.wrap"):
         TrainerModel(bert())  # type: ignore[arg-type]
 
@@ -302,30 +308,34 @@ def test_heads_that_are_not_refused() -> None:
     torch.manual_seed(0)
     assert wrap_transformer(bert(Own, num_labels=2)).predict(**example).mean.shape == (3, 2)
     config = GPT2Config(**SIZES, pad_token_id=0, bos_token_id=1, eos_token_id=1)
-    likelihood = gfo.Categorical(40, ignore_index=-100)
-    model = wrap_transformer(GPT2LMHeadModel(config), likelihood=likelihood, example=example)
+    with pytest.warns(UserWarning, match="averages over all tokens"):
+        model = wrap_transformer(GPT2LMHeadModel(config))
+    assert model.likelihood.config() == {"classes": 40, "ignore_index": -100}
     assert model.predict(**example).mean.shape == (3, 8, 40)
 
 
-def test_labels_of_a_causal_language_model_must_be_shifted() -> None:
+def test_labels_of_a_causal_language_model_are_shifted() -> None:
+    """Trainer's labels are those of transformers, and the loss is theirs, too."""
     config = GPT2Config(**SIZES, pad_token_id=0, bos_token_id=1, eos_token_id=1)
     ids = sentences()["input_ids"]
-    likelihood, example = gfo.Categorical(40, ignore_index=-100), {"input_ids": ids}
-    model = wrap_transformer(GPT2LMHeadModel(config), likelihood=likelihood, example=example)
-    message = r"are the tokens of input_ids.*labels\[:, :-1\] = input_ids\[:, 1:\]"
+    example, net = {"input_ids": ids}, GPT2LMHeadModel(config).eval()
+    model = wrap_transformer(net, "none", example=example)
+    trainable = TrainerModel(model).eval()
     half = ids.clone()
     half[:, :3] = -100  # a prompt that is not learned
-    trainable = TrainerModel(model)
     for labels in (ids, half):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=r"are the tokens of input_ids.*labels\[:, :-1\] = in"):
             model(**example, y=labels)
-        for mode in (True, False):
-            with pytest.raises(ValueError, match=message):
-                trainable.train(mode)(**example, labels=labels)
-    shifted = torch.full_like(ids, -100)
-    shifted[:, :-1] = ids[:, 1:]
-    trainable.train()(**example, labels=shifted).loss.backward()
-    assert trainable.eval()(**example, labels=shifted).loss > 0
+        shifted = next_tokens(labels)
+        assert torch.equal(shifted[:, :-1], labels[:, 1:])
+        with torch.no_grad():
+            expected = net(**example, labels=labels).loss
+        for given in (labels, shifted):
+            torch.testing.assert_close(trainable(**example, labels=given).loss, expected)
+    trainable.train()(**example, labels=half).loss.backward()
+    plain = gfo.wrap(net, "none", (), likelihood=gfo.Categorical(40), example=example)
+    with pytest.raises(ValueError, match="are the tokens of input_ids"):  # no label for the last
+        TrainerModel(plain)(**example, labels=ids)
     model(input_ids=torch.full_like(ids, 7), y=torch.full_like(ids, 7))  # both: one token for ever
 
 
@@ -348,6 +358,7 @@ def test_sites_without_a_batch_axis_are_told() -> None:
     assert len(wrap_transformer(net, sites=["model.decoder.layers.*.attention"]).sites) == 2
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # Funnel of transformers 4
 def test_positions_that_are_not_those_of_the_padding_are_told() -> None:
     config = FunnelConfig(
         vocab_size=40, d_model=16, n_head=2, d_head=8, d_inner=24, block_sizes=[1, 1],
@@ -384,7 +395,7 @@ def test_layers_that_share_their_weights_are_told() -> None:
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "gflowout.integrations.huggingface")
-    with pytest.raises(MissingExtraError, match=r"pip install 'gflowout\[huggingface\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[huggingface\]'"):
         importlib.import_module("gflowout.integrations.huggingface")
 
 
@@ -479,9 +490,7 @@ def test_trainer_sees_what_it_looks_for() -> None:
     assert model.config is inside.config
     copied = copy.deepcopy(model)
     assert copied.forward.args[0] is copied
-    with pytest.warns(UserWarning, match=r"train_size was not given to method 'id-gflowout'"):
-        TrainerModel(wrapped("bert", "id-gflowout"))
-    TrainerModel(wrapped("bert", "id-gflowout", train_size=100))
+    TrainerModel(wrapped("bert", "id-gflowout"))  # train_size is needed in training only
 
 
 def test_learning_rates_of_the_parts(tmp_path: Path) -> None:

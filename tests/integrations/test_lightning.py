@@ -345,3 +345,35 @@ def _with(network: Any) -> None:
         pass
 
     Mine().add_masks(network, likelihood=gfo.Categorical(3), example=(torch.zeros(2, 2),))
+
+
+def test_disagreement_and_label_noise() -> None:
+    class Noisy(MaskedMixin, Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_masks(
+                "net", "mc", ["0.1"], likelihood=gfo.Categorical(3, label_noise="learned"),
+                example=(torch.zeros(2, 2),), label_noise_lr=0.1,
+                disagreement=gfo.Disagreement(0.5, inputs=lambda x: 10 * x),
+            )  # fmt: skip
+
+    module, run = Noisy(), trainer(2)
+    run.fit(module, loader(), loader(100, 1))
+    assert run.callback_metrics["train/disagreement"] < 0
+    groups = module.configure_optimizers().param_groups
+    noise = module.masked.likelihood.label_noise
+    assert noise is not None
+    assert [(group["lr"], group["params"]) for group in groups[1:]] == [(0.1, [noise.log_odds])]
+    x, y = points(100, 1)
+    pred = module.predict_step(x, 0)
+    noisy = gfo.Predictive(pred.outputs, module.masked.likelihood)
+    logged = run.callback_metrics["valid/nll"].item()
+    losses = [-own.log_prob(y).mean().item() for own in (pred, noisy)]
+    assert abs(logged - losses[1]) < abs(logged - losses[0])
+
+
+def test_a_term_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="method 'none' are all the same"):
+        Masked("none", disagreement=gfo.Disagreement())
+    with pytest.raises(TypeError, match=r"disagreement must be gfo\.Disagreement or None"):
+        Masked("mc", disagreement=0.1)

@@ -34,7 +34,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from gflowout import Ensemble, Predictive, Units
+from gflowout import Disagreement, Ensemble, Predictive, Units
 from gflowout.integrations.sklearn import (
     GFlowOutClassifier,
     GFlowOutRegressor,
@@ -43,11 +43,11 @@ from gflowout.integrations.sklearn import (
     tabular,
 )
 from gflowout.integrations.sklearn import base as estimator
-from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, ROWS, Recipe
+from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, LOOPED, ROWS, Recipe
 from gflowout.integrations.sklearn.features import units_of
 from gflowout.methods import METHODS
 
-QUICK = {"epochs": 3, "hidden": (8,), "random_state": 0}
+QUICK = {"epochs": 3, "hidden_layer_sizes": (8,), "random_state": 0}
 SELECT = {**QUICK, "mask_inputs": True, "chains": 2, "options": {"start_keep": 0.8}}
 
 
@@ -226,13 +226,15 @@ def test_chains_pool_their_draws_by_weight() -> None:
 
 def test_chains_of_a_grid_differ_in_prior_and_beta(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = ((0.1, 0.3), (0.2, 1.0))
-    monkeypatch.setattr(estimator, "FEATURES", dataclasses.replace(FEATURES, grid=grid))
+    monkeypatch.setattr(estimator, "LOOPED", dataclasses.replace(LOOPED, grid=grid))
     x, y = classes()
-    est = GFlowOutClassifier(**{**SELECT, "chains": 3}).fit(x, y)
+    # An option that chains side by side do not have.
+    options = {"start_keep": 0.8, "epsilon": 0.1}
+    est = GFlowOutClassifier(**{**SELECT, "chains": 3, "options": options}).fit(x, y)
     options = [one.model.method.options for one in est.chains_]
     assert [(one.prior_keep, one.beta) for one in options] == [grid[0], grid[1], grid[0]]
     evidence = np.array([one.evidence for one in est.chains_])
-    weights = np.exp(FEATURES.temper * (evidence - evidence.max()))
+    weights = np.exp(LOOPED.temper * (evidence - evidence.max()))
     np.testing.assert_allclose(est.chain_weights_, weights / weights.sum())
 
 
@@ -300,7 +302,9 @@ def test_irrelevant_inputs_have_low_inclusion(kind: type) -> None:
     x = rng.randn(300, 12)
     signal = 2 * x[:, 3] - 2 * x[:, 7] + 0.3 * rng.randn(300)
     y = (signal > 0).astype(int) if kind is GFlowOutClassifier else signal
-    est = kind(mask_inputs=True, chains=1, epochs=100, hidden=(32,), random_state=0).fit(x, y)
+    est = kind(
+        mask_inputs=True, chains=6, epochs=100, hidden_layer_sizes=(32,), random_state=0
+    ).fit(x, y)
     assert est.get_support(indices=True).tolist() == [3, 7]
     assert est.inclusion_.mean[[3, 7]].min() > 0.9
     others = np.delete(est.inclusion_.mean.numpy(), [3, 7])
@@ -376,7 +380,9 @@ def test_other_methods_keep_their_own_priors(method: str) -> None:
     assert np.ptp(est.inclusion(x[:20]), 0).max() > 0  # rows differ
 
 
-@pytest.mark.parametrize("method", ["mc", "concrete", "masksembles", "none", "variational"])
+@pytest.mark.parametrize(
+    "method", ["mc", "concrete", "masksembles", "modes", "none", "variational"]
+)
 def test_methods_that_learn_nothing_about_features_say_so(method: str) -> None:
     x, y = classes(40)
     est = GFlowOutClassifier(method, **{**SELECT, "options": None})
@@ -386,12 +392,15 @@ def test_methods_that_learn_nothing_about_features_say_so(method: str) -> None:
         est.set_params(options={"per_unit": True}).fit(x, y)
 
 
-def test_rates_that_users_give_hold_in_the_end() -> None:
+def test_rates_that_users_give_hold() -> None:
     x, y = classes(60)
-    est = GFlowOutClassifier(**SELECT, keep=[0.02, 0.5, 0.02, 0.02]).fit(x, y)
-    site = est.chains_[0].model.sites[0]
-    final = [math.log(rate / (1 - rate)) - FEATURES.sparsity for rate in site.keep]
-    np.testing.assert_allclose([1 / (1 + math.exp(-one)) for one in final], [0.02, 0.5, 0.02, 0.02])
+    rates = [0.02, 0.5, 0.02, 0.02]
+    est = GFlowOutClassifier(**SELECT, keep=rates).fit(x, y)
+    assert est.chains_[0].model.sites[0].keep == pytest.approx(rates)
+    looped = est.set_params(options={"start_keep": 0.8, "epsilon": 0.1}).fit(x, y)
+    site = looped.chains_[0].model.sites[0]
+    final = [math.log(rate / (1 - rate)) - LOOPED.sparsity for rate in site.keep]
+    np.testing.assert_allclose([1 / (1 + math.exp(-one)) for one in final], rates)
 
 
 def test_inclusion_row_by_row() -> None:
@@ -566,9 +575,9 @@ def test_chains_make_an_ensemble() -> None:
     ("given", "message"),
     [
         ({"method": "gflowot"}, "method must be one of .* did you mean 'gflowout'"),
-        ({"hidden": 8}, "hidden must be a list of widths, got 8"),
-        ({"hidden": (0,)}, "hidden must be an integer >= 1, got 0"),
-        ({"hidden": ()}, "needs something to mask: take mask_inputs=True"),
+        ({"hidden_layer_sizes": 8}, "hidden_layer_sizes must be a list of widths, got 8"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be an integer >= 1, got 0"),
+        ({"hidden_layer_sizes": ()}, "needs something to mask: take mask_inputs=True"),
         ({"mask_hidden": False}, "needs something to mask"),
         ({"mask_hidden": 2}, "mask_hidden must be True, False or 'auto', got 2"),
         ({"mask_inputs": "yes"}, "mask_inputs must be True or False"),
@@ -640,13 +649,12 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    wanted = "gflowout.integrations.sklearn needs scikit-learn: pip install 'gflowout[sklearn]'"
-    assert ended.stdout.strip() == wanted
+    wanted = "gflowout.integrations.sklearn needs scikit-learn: pip install -e '.[sklearn]'"
+    assert ended.stdout.startswith(wanted)
 
 
 def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**FEATURES.options, "start_keep": 0.8}
-    short = dataclasses.replace(FEATURES, chains=2, steps=20, options=options)
+    short = dataclasses.replace(FEATURES, chains=6, steps=100)
     monkeypatch.setattr(estimator, "FEATURES", short)
     text = (Path(__file__).parents[2] / "docs/guides/sklearn.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
@@ -670,3 +678,60 @@ def test_masks_of_each_row_are_charged_for() -> None:
         "gflowout", mask_inputs=True, epochs=6, random_state=0, options={"sparsity": 0.0}
     ).fit(x, y)
     assert free.chains_[0].model.method.options.sparsity == 0
+
+
+def test_label_noise_is_learned() -> None:
+    x, y = classes(1500)
+    wrong = np.random.RandomState(1).rand(1500) < 0.4
+    labels = np.where(wrong, np.random.RandomState(2).randint(2, size=1500), y)
+    clf = GFlowOutClassifier("mc", hidden_layer_sizes=(16,), random_state=0, label_noise="learned")
+    clf.fit(x, labels)
+    rate = clf.chains_[0].model.likelihood.label_noise.rate.item()
+    assert 0.2 < rate < 0.6
+    assert clf.score(x, y) > 0.85
+
+
+def test_disagreement_is_trained() -> None:
+    x, y = classes(200)
+    far = np.random.RandomState(1).randn(200, 4) * 6
+    settings = {
+        "epochs": 20,
+        "hidden_layer_sizes": (32,),
+        "random_state": 0,
+        "validation_fraction": 0.0,
+    }
+    clf = GFlowOutClassifier(
+        "masksembles", **settings, disagreement=Disagreement(1.0, inputs=lambda x: 6 * x)
+    )
+    plain = clone(clf).set_params(disagreement=None)
+    assert clone(clf).disagreement == clf.disagreement
+    more, less = (
+        own.fit(x, y).predict_uncertainty(far)["mutual_information"].mean() for own in (clf, plain)
+    )
+    assert more > 2 * less
+
+
+def test_terms_that_do_not_fit_are_named() -> None:
+    x, y = classes()
+    with pytest.raises(
+        TypeError, match=r"disagreement must be gfo\.Disagreement or None, got 0\.1"
+    ):
+        GFlowOutClassifier(**QUICK, disagreement=0.1).fit(x, y)
+    with pytest.raises(ValueError, match="method 'none' are all the same"):
+        GFlowOutClassifier("none", **QUICK, disagreement=Disagreement()).fit(x, y)
+    with pytest.raises(ValueError, match="rows of label_noise must sum to 1"):
+        GFlowOutClassifier(**QUICK, label_noise=[[1.0, 0.5], [0.0, 1.0]]).fit(x, y)
+
+
+def test_the_old_name_of_the_widths_works_with_a_warning() -> None:
+    x, y = classes(60)
+    clf = GFlowOutClassifier("mc", epochs=2, random_state=0)
+    new = clone(clf).set_params(hidden_layer_sizes=(8,)).fit(x, y)
+    old = clone(clf).set_params(hidden=(8,))
+    with pytest.warns(FutureWarning, match="hidden of GFlowOutClassifier is now called") as warned:
+        old.fit(x, y)
+    assert [Path(warning.filename).name for warning in warned] == [Path(__file__).name]
+    np.testing.assert_array_equal(old.predict_proba(x), new.predict_proba(x))
+    assert new.chains_[0].model.backbone.widths[1:-1] == (8,)
+    with pytest.raises(TypeError, match="got hidden and hidden_layer_sizes"):
+        old.set_params(hidden_layer_sizes=(8,)).fit(x, y)

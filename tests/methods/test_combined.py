@@ -106,7 +106,7 @@ def distances(steps: int = 600) -> tuple[float, float, float]:
     model = wrap(temperature=1.0, epsilon=0.0, draws=8)
     x, y = data()
     shared, own = exact(model)
-    best = enumeration.best_factorised(shared[None], UNITS, steps=400)[0]
+    best = enumeration.best_factorised(shared[None], UNITS)[0]
     torch.manual_seed(0)
     groups = model.parameter_groups(generator_lr=5e-3, log_z_lr=2e-2)
     optimiser = torch.optim.Adam(groups, fused=True)

@@ -167,16 +167,19 @@ def test_each_unit_has_the_weights_that_read_it() -> None:
     torch.testing.assert_close(gradient, model.backbone[2].weight / (1 - rates))
 
 
-def test_without_train_size_the_batch_counts() -> None:
+def test_training_without_train_size_is_an_error_where_it_matters() -> None:
     model = small(train_size=None)
     x, y = torch.randn(10, 2), torch.arange(10) % 2
-    with pytest.warns(UserWarning, match="train_size was not given: the batch of 10") as caught:
+    with pytest.raises(ValueError, match=r"train_size was not given.*set_options\(train_size="):
+        model(x, y=y)
+    with torch.no_grad(), pytest.warns(UserWarning, match="the batch of 10") as caught:
         losses = model(x, y=y)
     assert len(caught) == 1
-    with pytest.warns(UserWarning, match="the batch of 10"):  # also if it is scored three times
-        model(x, y=y, masks=[mask.expand(3, -1, -1) for mask in losses.masks])
     model.set_options(train_size=10)
     torch.testing.assert_close(model(x, y=y).prior, losses.prior)
+    model.predict(x)
+    plain = small(train_size=None, dropout_regularizer=0.0, length_scale=0.0)
+    assert plain(x, y=y).prior == 0
 
 
 @pytest.mark.parametrize("per_unit", [False, True])
@@ -224,6 +227,7 @@ def test_the_layer_that_reads_a_site_is_found(name: str) -> None:
     assert [site.consumer for site in entry.shared("mc").sites] == CONSUMERS[name]
 
 
+@pytest.mark.filterwarnings("ignore:site '3' is the output")
 def test_flattened_maps_are_read_by_channel_and_the_last_layer_by_none() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 4), nn.Linear(4, 3))
     x = torch.randn(6, 1, 4, 4)

@@ -220,7 +220,7 @@ def test_backbone_follows_the_likelihood_only() -> None:
 
 @pytest.mark.parametrize(("noise", "passes"), [("bernoulli", 2), ("gaussian", 1)])
 def test_passes_per_step(noise: str, passes: int) -> None:
-    model, (x, y) = small_model(noise=noise), examples()
+    model, (x, y) = small_model(family=noise), examples()
     forwards, backwards = [], []
     model.backbone.register_forward_hook(lambda *_: forwards.append(1))
     model.backbone[2].register_full_backward_hook(lambda *_: backwards.append(1))
@@ -286,7 +286,7 @@ def test_rates_follow_the_input_where_they_must(noise: str, gap: float) -> None:
         ["units"],
         likelihood=gfo.Gaussian(1, noise=0.5, learn_noise=False),
         example=(x,),
-        noise=noise,
+        family=noise,
         prior_keep=0.5,
     )
     model.method.prior.requires_grad_(noise == "bernoulli")  # else all noise goes, being harmful
@@ -404,7 +404,7 @@ def test_gaussian_noise_has_the_variance_of_dropout() -> None:
         likelihood=gfo.Categorical(3),
         example=(x[:2],),
         prior_keep=0.8,
-        noise="gaussian",
+        family="gaussian",
     )
     for masks in (
         model(x, y=torch.zeros(2000).long()).masks,
@@ -412,20 +412,20 @@ def test_gaussian_noise_has_the_variance_of_dropout() -> None:
     ):
         assert masks[0].mean().item() == pytest.approx(1, abs=0.01)
         assert masks[0].var().item() == pytest.approx(0.2 / 0.8, rel=0.03)
-    with pytest.raises(ValueError, match="rescale must be 'none' with noise"):
+    with pytest.raises(ValueError, match="rescale must be 'none' with family"):
         gfo.wrap(
             net,
             "contextual",
             ["1"],
             likelihood=gfo.Categorical(3),
             example=(x[:2],),
-            noise="gaussian",
+            family="gaussian",
             rescale="kept",
         )
 
 
 def test_the_reparametrised_gradient_is_that_of_finite_differences() -> None:
-    model, (x, y) = small_model(noise="gaussian"), examples()
+    model, (x, y) = small_model(family="gaussian"), examples()
     model = model.double()
     x = x.double()
     bias = model.method.generators[1][-1].bias  # the last site: nothing later depends on it

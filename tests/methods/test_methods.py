@@ -35,12 +35,26 @@ def batch(examples: int = 24) -> tuple[Tensor, Tensor]:
 def test_defaults_and_the_papers_preset() -> None:
     paper = {"temperature": 2.0, "epsilon": 0.1, "beta": 1.0, "prior_keep": 0.5, "rescale": "none"}
     paper |= {"sparsity": 0.0}
+    learning = {"objective": "tb", "posterior": "own", "prior_fit": "draws", "anchor": 0.0}
     paper |= {"hidden": (32, 32), "log_z": "learned", "draws": 1, "blocks": 1, "history": "all"}
     own = dataclasses.asdict(model_of("gflowout").method.options)
-    assert own == {**paper, "prior_keep": None}
-    assert dataclasses.asdict(model_of("gflowout", preset="paper").method.options) == paper
+    assert own == {
+        **paper,
+        "prior_keep": None,
+        "objective": "credit",
+        "posterior": "correction",
+        "prior_fit": "kl",
+        "anchor": 1.0,
+        "temperature": 1.0,
+        "epsilon": 0.0,
+        "bound": "mean",
+        "prior": "learned",
+    }
+    of_paper = dataclasses.asdict(model_of("gflowout", preset="paper").method.options)
+    assert of_paper == {**paper, **learning, "bound": "mean", "prior": "learned"}
     assert dataclasses.asdict(model_of("id-gflowout", preset="paper").method.options) == {
         **paper,
+        "objective": "tb",
         "start_keep": None,
         "group_size": 1,
         "train_size": 100,
@@ -89,7 +103,7 @@ def test_masks_start_at_the_prior_in_training_and_prediction(method: str) -> Non
 
 
 def test_several_draws_score_several_masks_per_example() -> None:
-    model, (x, y) = model_of("gflowout", draws=3, log_z="batch"), batch()
+    model, (x, y) = model_of("gflowout", objective="tb", draws=3, log_z="batch"), batch()
     losses = model(x, y=y)
     assert [tuple(mask.shape) for mask in losses.masks] == [(3, 24, 40), (3, 24, 30)]
     assert losses.log_q.shape == losses.log_reward.shape == losses.log_z.shape == (3, 24)
@@ -178,7 +192,7 @@ def test_given_masks_of_id_gflowout_have_the_score_they_were_drawn_with(
 
 
 def test_batch_log_z_of_gflowout_needs_several_given_masks_per_example() -> None:
-    model, (x, y) = model_of("gflowout", draws=2, log_z="batch"), batch()
+    model, (x, y) = model_of("gflowout", objective="tb", draws=2, log_z="batch"), batch()
     with pytest.raises(ValueError, match="at least 2 draws"):
         model(x, y=y, masks=[torch.ones(1, 40), torch.ones(1, 30)])
 
@@ -192,14 +206,30 @@ def test_id_reward_counts_the_whole_training_set() -> None:
     torch.testing.assert_close(100 * rewards[0], rewards[1], rtol=1e-3, atol=1e-2)
 
 
-def test_without_train_size_id_gflowout_says_what_it_takes() -> None:
-    model, (x, y) = model_of("id-gflowout", train_size=None), batch()
-    with pytest.warns(UserWarning, match="train_size was not given"):
+@pytest.mark.parametrize("method", ["id-gflowout", "combined", "concrete", "variational"])
+def test_training_without_train_size_is_an_error(method: str) -> None:
+    model, (x, y) = model_of(method, train_size=None), batch()
+    with pytest.raises(ValueError, match=r"train_size was not given.*gfo\.fit counts them itself"):
+        model(x, y=y)
+    with torch.no_grad(), pytest.warns(UserWarning, match="train_size was not given"):
         losses = model(x, y=y)
     model.set_options(train_size=24)
-    torch.testing.assert_close(
-        losses.log_reward, model(x, y=y, masks=losses.masks).log_reward, rtol=1e-4, atol=1e-3
-    )
+    again = model(x, y=y, masks=losses.masks)
+    if losses.log_reward is not None and method != "combined":
+        torch.testing.assert_close(losses.log_reward, again.log_reward, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("id-gflowout", {"beta": 0.0}), ("variational", {"kl_weight": 0.0})],
+)
+def test_train_size_is_not_asked_for_where_it_does_not_matter(
+    method: str, options: dict[str, float]
+) -> None:
+    (x, y), models = batch(), [model_of(method, train_size=size, **options) for size in (None, 9)]
+    masks = [torch.ones(1, 40), torch.ones(1, 30)]
+    unsized, sized = (model(x, y=y, masks=masks).total for model in models)
+    torch.testing.assert_close(unsized, sized)
 
 
 def test_rescale_kept_keeps_the_size_of_activations() -> None:

@@ -21,6 +21,7 @@ from gflowout.report import build, html, latex, markdown, summary
 from gflowout.runs import Run, records
 from gflowout.runs.work import Task
 from gflowout.studies.framework import plan
+from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.content import (
     Cell,
     Column,
@@ -32,7 +33,7 @@ from gflowout.studies.framework.content import (
     Table,
     Text,
 )
-from gflowout.studies.framework.study import ARMS, PRESETS, STUDIES, get
+from gflowout.studies.framework.study import PRESETS, STUDIES, get
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NASTY = "a & b | _c_ *d* $e$ 5 % #1 ~ ^ \\x{y}"

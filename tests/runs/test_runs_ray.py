@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import runs_work
+from data_files import write_mnist
 
 from gflowout.core.optional import MissingExtraError
 from gflowout.runs import Ray, Run, read, run_study
@@ -18,11 +19,11 @@ needs_ray = pytest.mark.skipif(
 )
 
 
-def scripted(name, folder):
+def scripted(name, folder, **variables):
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RUNS_PAUSE": "0.25"}
     done = subprocess.run(
         [sys.executable, runs_work.__file__, name, str(folder)],
-        env={**os.environ, **quiet},
+        env={**os.environ, **quiet, **variables},
         capture_output=True,
         text=True,
         timeout=300,
@@ -33,11 +34,18 @@ def scripted(name, folder):
 
 @needs_ray
 @pytest.mark.long
-def test_a_node_dies_half_way(tmp_path):
+def test_a_node_dies_half_way(tmp_path, monkeypatch):
     calm, folder = tmp_path / "calm", tmp_path / "out"
     runs = runs_work.chains()[:6]
     run_study(runs, "runs_work:steps", calm, engine="inline", progress=False)
-    told, _ = scripted("cluster", folder)
+    # The driver has no data directory and the second node has none with data: only nodes know.
+    monkeypatch.delenv("GFLOWOUT_DATA", raising=False)
+    (tmp_path / "data").mkdir()
+    write_mnist(tmp_path / "data" / "mnist")
+    told, _ = scripted("cluster", folder, RUNS_DATA=str(tmp_path / "data"), HOME=str(tmp_path))
+    (missing,) = [lines for lines in told["problems"] if lines]
+    assert len(told["problems"]) == 2
+    assert "no mnist" in missing[0]
     assert told["done"] == 6
     assert told["exit"] == 0
     assert len(told["removed"]) >= 1  # there was a run on that node

@@ -193,7 +193,8 @@ def test_writer_killed_twenty_times(tmp_path):
     assert kills == 20
     found = read(tmp_path / "out")  # a warning would be an error
     assert sorted(record["metrics"]["seed"] for record in found) == list(range(count))
-    assert len({record["metrics"]["writer"] for record in found}) > 5
+    # On a busy machine some are killed before they write.
+    assert len({record["metrics"]["writer"] for record in found}) > 10
 
 
 def test_old_leftovers_are_cleaned(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,7 +262,7 @@ def test_every_arm_has_as_many_trials() -> None:
         own = ARMS[arm.like] if arm.like else arm
         assert len({tuple(sorted(each.items())) for each in own.trials}) == 6, arm.label
         assert bool(arm.like) == (not arm.trials)
-    assert ARMS["mc-equal"].members == EQUAL == 8 * ARMS["id-gflowout"].members
+    assert ARMS["mc-equal"].members == EQUAL > ARMS["id-gflowout"].members
     for preset in study.PRESETS:
         trials = features.tuning(preset)
         counts: dict[tuple[str, str], int] = {}
@@ -276,7 +277,7 @@ def test_every_arm_has_as_many_trials() -> None:
             assert features.SEEDS[preset] >= 5
             assert {run.data for run in runs} == set(PROBLEMS)
             alone = next(run for run in runs if run.data == "independent")
-            assert alone.options["fit.epochs"] == 143  # 1,000 steps of 640 rows
+            assert alone.options["fit.epochs"] == 86  # 600 steps of 640 rows
 
 
 def test_every_run_has_a_price() -> None:
@@ -284,7 +285,7 @@ def test_every_run_has_a_price() -> None:
     assert 3600 < total < 3 * 3600
     runs = {(run.data, run.method): run for run in features.runs("cpu", {}) if run.seed == 0}
     many, few = runs["copies", "id-gflowout"], runs["interactions", "id-gflowout"]
-    assert features.seconds(many) == 2 * features.seconds(few)  # ten chains and five
+    assert features.seconds(many) == 3 * features.seconds(few)  # 15 chains and 5
     assert any(line.endswith("Which inputs matter (not in the paper)") for line in catalogue())
 
 
@@ -333,10 +334,14 @@ def test_trials_are_judged_on_rows_that_were_not_fitted(monkeypatch: pytest.Monk
 # All of it
 
 
-def test_smoke_end_to_end(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_smoke_end_to_end(smoke: Callable[[str], Path], tmp_path: Path) -> None:
     made = study.get("features")
-    summary = study.run(made, "smoke", tmp_path, engine="inline", progress=False)
-    assert summary.exit_code == 0, summary
+    out = smoke("features")
+    runs = (*made.tuning("smoke"), *features.runs("smoke", {}))
+    for path in out.glob("*.json"):  # without those of other studies
+        if any(run.id in path.name for run in runs):
+            shutil.copy(path, tmp_path)
     records = [record for record in read(tmp_path, "done") if record["study"] == "features"]
     assert {record["method"] for record in records} == set(ARMS)
     for record in records:

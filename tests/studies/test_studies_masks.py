@@ -10,12 +10,12 @@ import torch
 
 import gflowout as gfo
 from gflowout.backbones import MLP
-from gflowout.runs import read, run_study
-from gflowout.studies import masks
+from gflowout.runs import Run, read, run_study
+from gflowout.studies import images, masks
 from gflowout.studies.framework import plan as plans
 from gflowout.studies.framework import study as studies
+from gflowout.studies.framework.arms import ARMS, of_preset
 from gflowout.studies.framework.content import PAPER, Bars, Heat, Points, Table, Text
-from gflowout.studies.framework.study import ARMS
 from gflowout.studies.images import settings
 from gflowout.studies.mask_statistics import POSTERIOR, score
 
@@ -35,11 +35,22 @@ def model_of(method, **options):
     return model, x, y
 
 
-@pytest.mark.parametrize("method", ["gflowout", "contextual", "id-gflowout"])
-def test_scores_are_those_of_the_model_for_the_same_masks(method):
-    model, x, y = model_of(method)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("gflowout", {}),
+        ("contextual", {}),
+        ("id-gflowout", {}),
+        ("id-gflowout", {"preset": "paper"}),  # in training every point has a mask of its own
+    ],
+)
+def test_scores_are_those_of_the_model_for_the_same_masks(method, options):
+    model, x, y = model_of(method, **options)
     found = score(model, x, y, 12, seed=3)
     given = list(found.masks.split([5, 4], -1))
+    if options:
+        assert model.method.options.group_size == 1
+        model.set_options(group_size=8)
     model.eval()
     with torch.no_grad():
         losses = [model(x, y=y, masks=[site[k] for site in given]) for k in range(12)]
@@ -120,24 +131,25 @@ def test_configurations_are_good_and_those_of_the_robustness_study(preset, tmp_p
 
     for run in plan.runs:
         assert configured(run) == configured(theirs[run.data, run.method, run.seed])
-    counts = [sum(run.method == arm for run in plan.runs) for arm in masks.ARMS]
-    assert len(set(counts)) == 1
+    arms = {arm.label for arm in of_preset(preset)} & set(masks.ARMS)
+    assert {run.method for run in plan.runs} == arms
+    assert len({sum(run.method == arm for run in plan.runs) for arm in arms}) == 1
 
 
 @pytest.fixture(scope="module")
-def done(real_data, tmp_path_factory):
-    """All arms on MNIST, and one on CIFAR-10, at the size of ``smoke`` but without its trials."""
-    for name in masks.DATA:
-        real_data(name)
-    folder = tmp_path_factory.mktemp("masks")
-    runs = plans.plan(masks.STUDY, "smoke", folder / "no").runs
-    runs = [run for run in runs if run.data == "mnist" or run.method == "gflowout"]
-    return _run(runs, folder, real_data), runs
+def done(smoke, real_data, tmp_path_factory):
+    """Records of all arms on MNIST, from preset ``smoke``, and of one on CIFAR-10; their runs."""
+    sizes = {"cifar10": images.PRESETS["masks"]["smoke"]}
+    pictures = images.runs("masks", "smoke", {}, ["cifar10"], sizes)
+    pictures = [run for run in pictures if run.method == "gflowout"]
+    records = [record for record in read(smoke("masks"), "done") if record["study"] == "masks"]
+    runs = [*map(Run.from_dict, records), *pictures]
+    return [*records, *_run(pictures, tmp_path_factory.mktemp("masks"), real_data)], runs
 
 
 def _run(runs, folder, real_data):
     found = []
-    for name in masks.DATA:
+    for name in dict.fromkeys(run.data for run in runs):
         own = [run for run in runs if run.data == name]
         with studies.data_directory(real_data(name).parent):
             summary = run_study(
@@ -151,7 +163,7 @@ def _run(runs, folder, real_data):
 
 def test_real_runs(done):
     by_arm = {each["method"]: each["metrics"] for each in done[0] if each["data"] == "mnist"}
-    assert set(by_arm) == set(masks.ARMS)
+    assert set(by_arm) == {arm.label for arm in of_preset("smoke")} & set(masks.ARMS)
     for arm, metrics in by_arm.items():
         assert ("reward/pearson" in metrics) == (arm != "mc")
         assert ("keep/posterior" in metrics) == (arm in POSTERIOR)

@@ -10,7 +10,7 @@ import random
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,15 @@ def problem(rows: int = 240) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
 
 
-def wrapped(method: str = "gflowout", **options: Any) -> gfo.MaskedModel:
+def wrapped(
+    method: str = "gflowout", sites: Sequence[str] = SITES, **options: Any
+) -> gfo.MaskedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return gfo.wrap(
             MLP((6, 12, 8, 3)),
             method,
-            SITES,
+            sites,
             likelihood=gfo.Categorical(3),
             example=(torch.zeros(2, 6),),
             **options,
@@ -147,7 +149,7 @@ def test_groups_have_their_own_rates_and_optimisers() -> None:
         generator_weight_decay=0.1,
         momentum=0.8,
     )
-    first, second = optimisers(wrapped(), options)
+    first, second = optimisers(wrapped(objective="tb"), options)
     assert isinstance(first, torch.optim.SGD)
     assert isinstance(second, torch.optim.Adam)
     found = {
@@ -304,10 +306,10 @@ def test_batches_that_are_fewer_than_their_length_give_a_warning_once() -> None:
 
 def test_history_has_every_number_and_the_table_shows_it(tmp_path: Path) -> None:
     result = fit(wrapped(), *batches(), FitOptions(epochs=2), folder=tmp_path, progress=False)
-    expected = {"epoch", "lr", "log_q", "log_reward", "log_z", "correlation"}
+    expected = {"epoch", "lr", "log_q", "log_reward", "log_z", "kl", "elbo", "correlation"}
     expected |= {f"train/{part}" for part in ("total", "nll", "tb", "prior")}
     expected |= {f"keep/{site}" for site in SITES}
-    expected |= {f"gradient/{group}" for group in ("backbone", "generator", "log_z")}
+    expected |= {f"gradient/{group}" for group in ("backbone", "generator")}
     expected |= {"valid/nll", "valid/accuracy"}
     assert set(result.history[-1]) == expected
     with (tmp_path / "metrics.csv").open() as stream:
@@ -336,7 +338,11 @@ def test_statistics_agree_with_numpy() -> None:
     found = statistics.numbers()
     log_q = torch.cat([losses.log_q for losses in seen]).detach().double().numpy()
     reward = torch.cat([losses.log_reward for losses in seen]).detach().double().numpy()
-    assert found["correlation"] == pytest.approx(np.corrcoef(log_q, reward)[0, 1], abs=1e-6)
+    log_p = torch.cat([losses.log_p for losses in seen]).double().numpy()
+    fit = torch.cat([losses.log_likelihood for losses in seen]).double().numpy()
+    assert found["correlation"] == pytest.approx(np.corrcoef(log_q - log_p, fit)[0, 1], abs=1e-6)
+    assert found["kl"] == pytest.approx(np.mean([losses.kl.item() for losses in seen]))
+    assert found["elbo"] == pytest.approx(fit.mean() - found["kl"], abs=1e-5)
     assert found["log_reward"] == pytest.approx(reward.mean())
     assert found["train/tb"] == pytest.approx(np.mean([losses.tb.item() for losses in seen]))
     keep = np.mean([float(losses.masks[1].mean()) for losses in seen])
@@ -359,8 +365,9 @@ def test_correlation_of_what_does_not_vary_is_unknown() -> None:
 
 def test_the_validation_loss_is_that_of_the_average_over_draws() -> None:
     train, valid = batches()
-    model = wrapped("none")
+    model = wrapped("none", sites=())
     result = fit(model, train, valid, FitOptions(epochs=1), progress=False)
+    assert not [name for name in result.history[0] if name.startswith("keep/")]
     x, y = problem()
     with torch.no_grad():
         logits = model.backbone(x[200:])
@@ -802,6 +809,7 @@ def test_alarms_ring_when_they_should() -> None:
     assert not alarms(history(train__tb=[1, 2, 15]))
     assert not alarms(history(train__tb=[1, 2, 5, 9]))
     assert not alarms(history(train__tb=[9, 5, 3, 40]))
+    assert not alarms(history(train__tb=[1, 2, 5, 19]), balance=False)  # a divergence may grow
     high = alarms([{"log_q": -1.0, "keep/fc": 0.995, "keep/b": 0.5}])
     assert "'fc' are all-on (keep rate 0.9950)" in high["keep/fc"]
     assert "Lower prior_keep" in high["keep/fc"]

@@ -118,7 +118,8 @@ def bad(rng: random.Random) -> None:
         (("sample_weight", "weight", "weights"), fit(weight=rng.choice(
             [-np.ones(len(x)), np.zeros(len(x)), np.ones(3), np.full(len(x), math.nan)]))),
         (("method",), fit(method=rng.choice(["nope", None, 3]))),
-        (("hidden",), fit(hidden=rng.choice([3, "ab", (0,), (-1,), (1.5,), ("a",)]))),
+        (("hidden_layer_sizes",), fit(hidden_layer_sizes=rng.choice(
+            [3, "ab", (0,), (-1,), (1.5,), ("a",)]))),
         (("options",), fit(options=rng.choice([3, "ab", [1]]))),
         (("nope",), fit(options={"nope": 1})),
         (("mask_inputs",), fit(mask_inputs=rng.choice([1, "yes", None]))),

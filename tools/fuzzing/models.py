@@ -30,17 +30,18 @@ POLICY: dict[str, list[Any]] = {
 MASKED: dict[str, list[Any]] = {**POLICY, "blocks": [2], "draws": [2, 3]}
 OPTIONS: dict[str, dict[str, list[Any]]] = {
     "none": {},
-    "mc": {"rescale": ["kept", "none", "inverse"]},
+    "mc": {"rescale": ["kept", "none", "inverse"], "draws": [2]},
     "concrete": {"rate": [0.3, 0.6], "per_unit": [True], "relaxation": [0.5]},
     "contextual": {"rescale": ["kept"], "reduction": [2], "kl_weight": [0.1], "prior_keep": [0.8]},
     "variational": {"alpha": [0.5], "per_unit": [True], "kl_weight": [0.5]},
     "gates": {"noise": [0.2], "strength": [0.1], "shared": [True], "predict": ["mean"]},
     "masksembles": {"members": [2, 3], "scale": [1.5, 3.0], "rescale": ["kept"]},
+    "modes": {"modes": [2, 5], "scale": [1.5, 3.0], "rate": [0.3], "rescale": ["none"]},
     "id-gflowout": {
         **MASKED, "log_z": ["learned"], "group_size": [1, 3], "history": ["summary"],
         "start_keep": [0.9], "sparsity": [0.1],
     },
-    "gflowout": {**MASKED, "history": ["summary"], "sparsity": [0.1]},
+    "gflowout": {**MASKED, "history": ["summary"], "sparsity": [0.1], "prior": ["fixed"]},
     "combined": {**MASKED, "group_size": [2]},
 }  # fmt: skip
 
@@ -74,6 +75,8 @@ def arguments(rng: random.Random) -> tuple[Case, dict[str, Any]]:
     }
     if method == "mc":
         options["rate"] = rng.choice([0.1, 0.5, 0.8])
+    if options.get("prior") == "fixed":
+        options.pop("sparsity", None)
     if hasattr(METHODS[method].Options, "train_size"):
         options["train_size"] = 50
     first = tree.tensors(case.call(2))[0][1]
@@ -184,6 +187,9 @@ def _multiplier(model: gfo.MaskedModel, index: int, mask: Tensor) -> Tensor:
         return mask / (1 - method.rate(index)).detach()
     if rescale == "kept":
         return mask * mask.shape[-1] / mask.sum(-1, keepdim=True).clamp(min=1)
+    if rescale == "inverse" and method.name == "modes":
+        share = method.get_buffer(f"masks{index}").mean()
+        return mask / ((1 - method.options.rate) * share)
     if rescale == "inverse":
         return mask / (1 - method.options.rate if site.keep is None else torch.tensor(site.keep))
     return mask
@@ -260,13 +266,18 @@ def train(w: Wrapped, rng: random.Random) -> None:
         inputs = [tensor for _, tensor in tree.tensors((args, kwargs))]
     y = case.labels(size)
     changing = ("random state", "tensors") if model.training else ("random state",)
+    router = getattr(model.method, "router", nn.Identity())  # of modes: their probabilities
+    odds: list[Tensor] = []
+    handle = router.register_forward_hook(lambda _, __, output: odds.append(output.detach()))
     with unchanged(model, inputs=inputs, but=changing):
         losses = model(*args, y=y, **kwargs)
+    handle.remove()
     for name in ("total", "nll", "tb", "prior"):
         finite(name, getattr(losses, name))
     close("total", losses.total, losses.nll + losses.tb + losses.prior)
     if case.plain or not model.training:
-        _same_gradients(w, losses, args, kwargs, y)
+        weights = odds[0][:size].log_softmax(-1).T if odds else None
+        _same_gradients(w, losses, args, kwargs, y, weights)
     optimizer = torch.optim.Adam(model.parameter_groups(lr=1e-3))
     losses.total.backward()
     for name, parameter in model.named_parameters():
@@ -276,19 +287,28 @@ def train(w: Wrapped, rng: random.Random) -> None:
     finite("prediction after a step", model.predict(*args, samples=3, **kwargs).samples)
 
 
-def _same_gradients(w: Wrapped, losses: gfo.Losses, args: Any, kwargs: Any, y: Tensor) -> None:
+def _same_gradients(
+    w: Wrapped, losses: gfo.Losses, args: Any, kwargs: Any, y: Tensor, weights: Tensor | None
+) -> None:
+    """Against a loop over the draws: their mean, or a mixture with log-weights [draws, batch]."""
     model, dtype = w.model, w.case.dtype
     target = model.likelihood.target(y)
     draws = [losses.masks] if losses.masks[0].dim() == 2 else list(zip(*losses.masks, strict=True))
-    expected = torch.zeros(())
+    passes = [reference(w, list(masks), args, kwargs) for masks in draws]
+    scores = torch.stack([model.likelihood.log_prob(output, target) for output, _ in passes])
+    shares, expected = torch.full_like(scores, 1 / len(draws)), -scores.detach().mean()
+    if weights is not None:
+        shares = (scores.detach() + weights).softmax(0)
+        expected = -(scores.detach() + weights).logsumexp(0).mean()
     gradients = None
-    for masks in draws:
-        output, net = reference(w, list(masks), args, kwargs)
-        nll = -model.likelihood.log_prob(output, target).mean() / len(draws)
-        own = torch.autograd.grad(nll, list(net.parameters()), allow_unused=True)
+    for share, score, (_, net) in zip(shares, scores, passes, strict=True):
+        parameters = list(net.parameters())
+        own = torch.autograd.grad(
+            -(share * score).mean(), parameters, allow_unused=True, retain_graph=True
+        )
         own = [torch.zeros(()) if value is None else value for value in own]
         sums = own if gradients is None else map(torch.add, gradients, own)
-        gradients, expected = list(sums), expected + nll.detach()
+        gradients = list(sums)
     close("nll", losses.nll, expected.to(losses.nll.dtype), dtype)
     if dtype == torch.bfloat16:
         return
@@ -416,6 +436,9 @@ def wrap(w: Wrapped, rng: random.Random) -> None:
     true("the model can be shown", "site" in repr(model))
     _, args, kwargs, inputs = _batch(w, rng)
     with unchanged(model, inputs=inputs):
-        first, second = (model.predict(*args, samples=3, **kwargs).samples for _ in range(2))
+        first, second = (
+            model.predict(*args, samples=3, generator=generator(5), **kwargs).samples
+            for _ in range(2)
+        )
     if not torch.equal(first, second):
         raise Problem("wrong", "the same call repeated gives another answer")

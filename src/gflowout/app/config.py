@@ -223,7 +223,7 @@ def _no_such_key(key: str, content: Mapping[str, Any]) -> str:
     section, _, name = key.rpartition(".")
     if section == "method":
         method = METHODS.get(str(content["method"].get("name", "gflowout")))
-        if method is not None and name in [f.name for f in dataclasses.fields(method.Options)]:
+        if method is not None and name in method.Options.names():
             return f"{message}; did you mean 'method.options.{name}'?"
     # By the last part of keys: the same name first, then the key's own section, then any.
     by_name = {key.rpartition(".")[2]: key for key in reversed(_ALL_KEYS)}

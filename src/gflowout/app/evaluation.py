@@ -20,9 +20,14 @@ from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.data import corruptions, overlays, shifts
-from gflowout.data.images import IMAGE_SETS, load_images
+from gflowout.data.errors import DataError
+from gflowout.data.formats import read_idx
+from gflowout.data.images import IMAGE_SETS, find_idx, load_images
 
 UNCERTAINTIES = ("dempster_shafer", "entropy", "mutual_information")
+EACH_DRAW = "-draws"
+COMPARED = ("mutual_information", "variation_ratio", "logit_disagreement")
+"""Scores that compare draws with each other."""
 BATCH = 500
 
 Answers = dict[str, Tensor]
@@ -45,9 +50,7 @@ def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> A
     probabilities = pred.mean
     if target.likelihood == "binary":
         probabilities = torch.stack([1 - probabilities, probabilities], -1)
-    disagreement = pred.mutual_information()
-    if isinstance(model, MaskedModel) and model.method.deterministic:  # nothing but rounding
-        disagreement = torch.zeros_like(disagreement)
+    disagreement = _no_rounding(model, "mutual_information", pred.mutual_information())
     return {
         "probabilities": probabilities,
         "confidence": pred.max_probability(),
@@ -57,6 +60,28 @@ def answer(model: MaskedModel | Ensemble, target: Target, pred: Predictive) -> A
     }
 
 
+def scores_by_name(
+    model: MaskedModel | Ensemble, pred: Predictive, names: Iterable[str]
+) -> Answers:
+    """Scores of a prediction: methods of :class:`Predictive`.
+
+    With ``-draws`` at the end of its name, a score is taken of every draw and then averaged.
+    """
+    scores = {}
+    for name in names:
+        each = name.endswith(EACH_DRAW)
+        score = getattr(pred, name.removesuffix(EACH_DRAW))
+        values = score(combine="draws") if each else pred.score(name)
+        scores[name] = _no_rounding(model, name, values)
+    return scores
+
+
+def _no_rounding(model: MaskedModel | Ensemble, score: str, values: Tensor) -> Tensor:
+    """Scores that compare draws are zero where all draws are the same, but for rounding."""
+    same = isinstance(model, MaskedModel) and model.method.deterministic
+    return torch.zeros_like(values) if same and score in COMPARED else values
+
+
 def collect(
     model: MaskedModel | Ensemble,
     target: Target,
@@ -64,10 +89,12 @@ def collect(
     samples: int,
     seed: int,
     advance: Callable[[int], None] = lambda done: None,
+    decide: Callable[[Predictive], Answers] = lambda pred: {},
 ) -> Answers:
     """Predict all batches of inputs, as the network takes them; with labels, also ``log_prob``.
 
-    ``advance`` is called with the number of examples of each batch that is done.
+    ``advance`` is called with the number of examples of each batch that is done. ``decide`` gives
+    more answers of a prediction.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
@@ -75,7 +102,7 @@ def collect(
     for batch in batches:
         x, *labels = (tensor.to(device) for tensor in batch)
         pred = model.predict(x, samples=samples, generator=generator)
-        answers = answer(model, target, pred)
+        answers = answer(model, target, pred) | decide(pred)
         if labels:
             answers["log_prob"] = pred.log_prob(labels[0])
             if target.likelihood == "gaussian":  # a density, per unit of the data
@@ -154,13 +181,21 @@ def evaluate(
         unlike = answers_for(other, Part(x, part.y[:1].expand(len(x))))
         for score in UNCERTAINTIES:
             numbers = metrics.detection(answers[score], unlike[score])
-            prefix = f"{Path(other).name}/{score}"
+            prefix = f"{short_name(other)}/{score}"
             scores |= {f"{prefix}/{metric}": value for metric, value in numbers.items()}
     return scores
 
 
 def other_data(problem: Problem, name: str, data_dir: str | Path | None = None) -> Tensor:
-    """Inputs of other data, as the problem's own are stored; images are made to fit."""
+    """Inputs of other data, as the problem's own are stored; images are made to fit.
+
+    ``name`` is that of a data set, or a path: what :func:`files.open_inputs` reads, an idx file of
+    pictures, or a folder with one.
+    """
+    if is_file(name) and (idx := find_idx(Path(name).expanduser())):
+        if not isinstance(problem.inputs, Images):
+            raise DataError(f"{idx}: the model takes a table, not images")
+        return fitted(read_idx(idx, 3).unsqueeze(1), problem.inputs.shape)
     if is_file(name):
         return torch.cat(list(files.open_inputs(problem, [Path(name)]).chunks()))
     if name not in IMAGE_SETS:
@@ -171,6 +206,11 @@ def other_data(problem: Problem, name: str, data_dir: str | Path | None = None) 
     if not isinstance(problem.inputs, Images):
         raise ConfigError([f"--ood {name} are images, the model takes a table"])
     return fitted(load_images(name, "test", data_dir).images, problem.inputs.shape)
+
+
+def short_name(name: str) -> str:
+    """How scores name other data: as data sets are called, or the last part of a path."""
+    return Path(name).name if is_file(name) else name
 
 
 def fitted(images: Tensor, shape: tuple[int, int, int]) -> Tensor:

@@ -12,12 +12,17 @@ import pandas as pd
 from numpy.lib import format as npy
 
 from gflowout.app.evaluation import Answers, collect
-from gflowout.app.files import Inputs, open_inputs
+from gflowout.app.files import CHUNK, Inputs, open_inputs
 from gflowout.app.preprocess import Problem, Target
+from gflowout.app.sources import Part
+from gflowout.core import random
 from gflowout.core.atomic_io import write_file
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
+from gflowout.core.predictive import Predictive
 from gflowout.core.text import inert
+from gflowout.data.errors import DataError
+from gflowout.decisions.conformal import Intervals, Sets
 
 FORMATS = (".csv", ".parquet", ".npz")
 
@@ -29,20 +34,67 @@ def predict(
     *,
     samples: int = 20,
     seed: int = 0,
+    decide: Callable[[Predictive], Answers] = lambda pred: {},
     advance: Callable[[int], None] = lambda done: None,
     started: Callable[[int], None] = lambda total: None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predict one CSV, Parquet or NPZ file, one folder of images, or image files.
 
-    ``started`` is called with the number of all examples, ``advance`` with that of each batch that
-    is done. Returns a table, see :func:`table`, and remarks for the user.
+    ``decide`` adds sets or intervals, see :func:`covering`. ``started`` is called with the number
+    of all examples, ``advance`` with that of each batch that is done. Returns a table, see
+    :func:`table`, and remarks for the user.
     """
     inputs = open_inputs(problem, paths)
     started(len(inputs))
     transform = problem.inputs.transform
     batches = ((x if transform is None else transform(x),) for x in inputs.chunks())
-    answers = collect(model, problem.target, batches, samples, seed, advance)
+    answers = collect(model, problem.target, batches, samples, seed, advance, decide)
     return table(problem.target, inputs, answers), inputs.notes()
+
+
+def conformal(
+    model: MaskedModel,
+    problem: Problem,
+    part: Part,
+    coverage: float,
+    *,
+    samples: int = 20,
+    seed: int = 0,
+) -> Sets | Intervals:
+    """Sets of classes, or intervals, fitted to labelled examples.
+
+    These must be examples that the model was not trained on.
+
+    Raises:
+        DataError: If the examples are too few for the coverage.
+    """
+    generator = random.generator(seed, "calibration")
+    device = next(model.parameters()).device
+    predictions = []
+    for x, _ in part.batches(problem, CHUNK):
+        pred = model.predict(x.to(device), samples=samples, generator=generator)
+        predictions.append(pred.to("cpu"))
+    numbers = problem.target.likelihood == "gaussian"
+    fitted = Intervals(coverage) if numbers else Sets(coverage)
+    try:
+        return fitted.fit(Predictive.join(predictions), part.y)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def covering(fitted: Sets | Intervals, target: Target) -> Callable[[Predictive], Answers]:
+    """What adds the sets or intervals of :func:`conformal` to predictions.
+
+    Answers are ``set``, [batch, classes], or ``low`` and ``high``, [batch], in the data's units.
+    """
+
+    def decide(pred: Predictive) -> Answers:
+        if isinstance(fitted, Sets):
+            return {"set": fitted(pred)}
+        low, high = (end.flatten() * target.std + target.mean for end in fitted(pred))
+        return {"low": low, "high": high}
+
+    return decide
 
 
 def table(target: Target, inputs: Inputs, answers: Answers) -> pd.DataFrame:
@@ -50,10 +102,17 @@ def table(target: Target, inputs: Inputs, answers: Answers) -> pd.DataFrame:
 
     ``row`` or ``file``; for classes ``prediction``, ``p_<class>`` for each, ``confidence``,
     ``entropy``, ``mutual_information`` and ``dempster_shafer``; for numbers ``mean``, ``std``,
-    ``aleatoric_std``, ``epistemic_std``, ``q05``, ``q50`` and ``q95``.
+    ``aleatoric_std``, ``epistemic_std``, ``q05``, ``q50`` and ``q95``. With a coverage, for classes
+    ``set``, their names with ``|`` between them, and ``set_size``; for numbers ``low`` and
+    ``high``.
     """
     columns: dict[str, Any] = {inputs.label: list(inputs.names)}
     for name, values in answers.items():
+        if name == "set":
+            members = [row.nonzero().flatten().tolist() for row in values]
+            columns["set"] = ["|".join(target.classes[at] for at in row) for row in members]
+            columns["set_size"] = values.sum(-1).numpy()
+            continue
         if name != "probabilities":
             columns[name] = values.float().numpy()
             continue

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gflowout.bench.adapters import LORA, MEMORY, TARGETED, lora_tables
+from gflowout.bench.compaction import compact_tables
 from gflowout.bench.comparisons import (
     DEPTHS,
     data_tables,
@@ -20,6 +22,7 @@ from gflowout.bench.comparisons import (
     fit_table,
     memory_format_tables,
 )
+from gflowout.bench.decisions import DETECTORS, KNN, PREDICT, SCORES, ood_tables
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.timing import Table, environment, measure
 from gflowout.bench.work import GROWTH, MEMORY_METHODS, memory_table, work_tables
@@ -52,9 +55,10 @@ def _targets(table: str, figure: str, *bounds: float) -> list[Target]:
 
 
 TARGETS: list[Target] = [
-    *_targets("mlp-step", "mc", 1.8, 1.4, 1.3, 2.5),
-    *_targets("resnet-step", "mc", 1.08, 1.04, 1.10, 2.1),
+    *_targets("mlp-step", "mc", 1.7, 1.4, 1.3, 2.5),
+    *_targets("resnet-step", "mc", 1.03, 1.04, 1.10, 2.1),
     *_targets("mlp-predict", "bare", 1.2, 0.3, 1.0, 1.2),
+    Target("mlp-predict-1", "gflowout", "bare", 1.0),
     *_targets("resnet-predict", "bare", 1.05, 0.95, 1.05, 1.05),
     *_targets("resnet-predict-last", "bare", 0.40, 0.35, 0.40, 0.40),
     *(Target("memory", f"{method}, 500 draws", GROWTH, 1.2) for method in MEMORY_METHODS),
@@ -63,6 +67,15 @@ TARGETS: list[Target] = [
         for network in ("", "transformer-")
         for depth in DEPTHS
         for case in ("all", "summary")
+    ),
+    *(Target("ood-scores", score, PREDICT, 0.05) for score in SCORES),
+    *(Target("ood-detectors", detector, PREDICT, 0.3) for detector in DETECTORS),
+    Target("ood-detectors", KNN, PREDICT, 1.0),
+    *(
+        Target(f"lora-{layers}", method, figure, bound)
+        for layers in ("qv", "all")
+        for figure, bound in ((LORA, 1.15), (MEMORY, 1.10))
+        for method in TARGETED
     ),
 ]
 """All bounds, in the order in which they are shown."""
@@ -79,6 +92,9 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         *data_tables(mlp_repeats, resnet_repeats, 10 if quick else 1),
         fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),
         *export_tables(mlp_repeats, resnet_repeats, quick),
+        *ood_tables(mlp_repeats),
+        *lora_tables(resnet_repeats, quick),
+        *compact_tables(width, resnet_repeats, quick),
     ]
 
 

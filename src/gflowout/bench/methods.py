@@ -150,7 +150,8 @@ def adam_step(model: gfo.MaskedModel, x: Tensor, y: Tensor) -> Case:
 
 
 def prediction(model: gfo.MaskedModel, x: Tensor, draws: int | None = None) -> Case:
-    """A case that predicts with a wrapped model; ``None`` for 20 draws."""
+    """A case that predicts with a wrapped model in eval mode; ``None`` for 20 draws."""
+    model.eval()
     return lambda: model.predict(x, samples=draws or DRAWS).mean
 
 

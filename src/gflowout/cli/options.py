@@ -103,8 +103,25 @@ Out = Annotated[Path, Option(parser=_folder, metavar="DIRECTORY", help="Folder o
 EngineOption = Annotated[
     EngineName, Option(help="Do runs in this process, in a pool of processes or on a Ray cluster.")
 ]
-Jobs = Annotated[int | None, Option(min=1, help="Runs at once. Default: one per core.")]
+Jobs = Annotated[
+    int | None, Option(min=1, help="Runs at once. Default: one per GPU, or per core without any.")
+]
+Gpus = Annotated[
+    float | None,
+    Option(
+        min=0,
+        help="GPUs per run; 0.5: two runs share one; 0: none. Default: 1 where there are some.",
+    ),
+]
 Address = Annotated[str | None, Option(help="Address of the Ray cluster, with --engine ray.")]
+WorkingDir = Annotated[
+    Path | None,
+    Option(
+        metavar="DIRECTORY",
+        help="With --engine ray: folder that is copied to every node, where runs start. Default: "
+        "this folder, where a node has one of its name.",
+    ),
+]
 Retries = Annotated[int, Option(min=0, help="How often a run that fails is tried again.")]
 TimeLimit = Annotated[
     float | None,
@@ -158,36 +175,53 @@ def overrides(values: Mapping[str, Any], more: list[str] | None) -> list[str]:
     return [*own, *(more or ())]
 
 
-def check_data(names: Iterable[str], data_dir: Path | None) -> None:
-    """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there."""
-    missing = [name for name in dict.fromkeys(names) if not store.is_there(name, data_dir)]
-    if not missing:
-        return
-    place, directory = f"--data-dir {data_dir}", data_dir
-    if data_dir is None:
-        variable = os.environ.get(store.VARIABLE)
-        place = f"${store.VARIABLE} {variable}" if variable else str(store.root())
-        directory = Path(variable) if variable else None
-    nowhere = directory is not None and not directory.expanduser().is_dir()
-    fault = "no such folder, and so no" if nowhere else "no"
-    lines = [
-        f"{place}: {fault} {name}. {store.how_to_get(store.entry(name), (), data_dir)}"
-        for name in missing
-    ]
-    raise ValueError("\n".join([*lines, "nothing was run"]))
+def check_data(names: Iterable[str], data_dir: Path | None, engine: Engine | None = None) -> None:
+    """Raise ``ValueError``, with a line for each, if data sets of the catalogue are not there.
+
+    With Ray every node that can do a run is asked, since each has a disk of its own.
+    """
+    names = list(dict.fromkeys(names))
+    if isinstance(engine, Ray) and names:
+        from gflowout.studies.framework.study import data_directory
+
+        try:
+            with data_directory(data_dir):
+                by_node = engine.everywhere(store.problems, names)
+        finally:
+            engine.close()
+        lines = [f"node {node}: {line}" for node, part in by_node.items() for line in part]
+    else:
+        lines = store.problems(names, data_dir)
+    if lines:
+        raise ValueError("\n".join([*lines, "nothing was run"]))
 
 
 def run_options(
-    name: EngineName, jobs: int | None, address: str | None, quiet: bool, **limits: Any
+    name: EngineName,
+    jobs: int | None,
+    gpus: float | None,
+    address: str | None,
+    working_dir: Path | None,
+    quiet: bool,
+    **limits: Any,
 ) -> RunOptions:
     """How to do runs: an engine, retries, limits and progress, as the options say."""
+    if working_dir is not None and name is not EngineName.ray:
+        raise ValueError(f"--working-dir is for --engine ray, got --engine {name.value}")
+    if gpus is not None and name is EngineName.inline:
+        raise ValueError("--gpus is for --engine pool and ray, got --engine inline")
     if address is not None and name is not EngineName.ray:
         raise ValueError(f"--address is for --engine ray, got --engine {name.value}")
     if name is EngineName.inline and jobs not in (None, 1):
         raise ValueError(f"--jobs must be 1 with --engine inline, got {jobs}")
-    engine: Engine = Inline() if name is EngineName.inline else Pool(jobs)
-    if name is EngineName.ray:
-        engine = Ray(address, jobs=jobs)
+    engine: Engine
+    if name is EngineName.inline:
+        engine = Inline()
+    elif name is EngineName.pool:
+        engine = Pool(jobs, gpus=gpus)
+    else:
+        runtime_env = None if working_dir is None else {"working_dir": str(working_dir)}
+        engine = Ray(address, jobs=jobs, gpus=gpus, runtime_env=runtime_env)
     return RunOptions(engine, progress=not quiet, **limits)
 
 

@@ -17,6 +17,7 @@ from gflowout.cli import options
 from gflowout.cli.options import echo, examples
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import MissingExtraError
+from gflowout.data.store import ENTRIES
 from gflowout.runs import Engine, records
 from gflowout.tuning.tune import STUDY, Plan, agree, do_search, make_plan
 
@@ -41,7 +42,9 @@ def register(app: typer.Typer, studies: typer.Typer) -> None:
             "study run robustness --preset cpu --out results/cpu --methods mc,gflowout "
             "--data mnist",
             "study run study.yaml --set fit.epochs=1 --out quick",
-            "study run masks --preset paper --out results/paper --engine ray --address auto",
+            "study run ood --preset cpu --data mnist --against my/idx-folder --out results/ood",
+            "study run masks --preset paper --out results/paper --engine ray --address auto "
+            "--gpus 0.5",
             exits=options.EXITS,
         ),
     )(run)
@@ -79,7 +82,9 @@ def tune(
     subset: Annotated[bool, Option("--subset", help="Grid: try a random subset.")] = False,
     engine: options.EngineOption = options.EngineName.pool,
     jobs: options.Jobs = None,
+    gpus: options.Gpus = None,
     address: options.Address = None,
+    working_dir: options.WorkingDir = None,
     retries: options.Retries = 0,
     again: Annotated[bool, Option("--again", help="Retry trials that failed before.")] = False,
     time_limit: options.TimeLimit = None,
@@ -115,12 +120,15 @@ def tune(
         )
         agree(plan, out)
         how = options.run_options(
-            engine, jobs, address, quiet,
+            engine, jobs, gpus, address, working_dir, quiet,
             retries=retries, time_limit=time_limit, memory_limit=memory_limit,
         )  # fmt: skip
         if dry_run:
             echo(_tuning_plan(plan, out, how.engine))
             return
+        named = [base.data.source] if base.data.source in ENTRIES else []
+        directory = base.data.directory
+        options.check_data(named, None if directory is None else Path(directory), how.engine)
         with options.resumable():
             tuned = do_search(plan, out, how, again)
         echo(_write_tuned(tuned, out))
@@ -167,7 +175,11 @@ def _write_tuned(tuned: tuning.Tuned, out: Path) -> Iterator[str]:
 
 def run(
     study: Annotated[
-        str, Argument(metavar="STUDY", help="A study of the paper, `all` of them, or a study file.")
+        str,
+        Argument(
+            metavar="STUDY",
+            help="A study, `all` of them (at preset paper: those of the paper), or a study file.",
+        ),
     ],
     out: options.Out,
     preset: Annotated[
@@ -186,11 +198,20 @@ def run(
     seeds: Annotated[
         str | None, Option(help="Only these seeds (comma-separated), for example `0,1`.")
     ] = None,
+    against: Annotated[
+        str | None,
+        Option(
+            help="Study ood: test against these data, too (comma-separated): names of data sets, "
+            "idx files of images or folders with one, folders of images."
+        ),
+    ] = None,
     data_dir: options.DataDir = None,
     set_: options.Set = None,
     engine: options.EngineOption = options.EngineName.pool,
     jobs: options.Jobs = None,
+    gpus: options.Gpus = None,
     address: options.Address = None,
+    working_dir: options.WorkingDir = None,
     retries: options.Retries = 1,
     time_limit: options.TimeLimit = None,
     memory_limit: options.MemoryLimit = None,
@@ -205,13 +226,16 @@ def run(
     with options.usage():
         from gflowout.cli import study_runs
 
-        names = study_runs.names_of(study)
+        names = study_runs.names_of(study, preset)
         how = options.run_options(
-            engine, jobs, address, quiet,
+            engine, jobs, gpus, address, working_dir, quiet,
             retries=retries, time_limit=time_limit, memory_limit=memory_limit,
         )  # fmt: skip
         if names is None:
-            given = {"--preset": preset, "--methods": methods, "--data": data, "--seeds": seeds}
+            given = {
+                "--preset": preset, "--methods": methods, "--data": data, "--seeds": seeds,
+                "--against": against,
+            }  # fmt: skip
             for option, value in given.items():
                 if value is not None:
                     raise ValueError(f"{option} is for studies of the paper; a file says it itself")
@@ -225,6 +249,7 @@ def run(
                     "to minutes), cpu (two cores, hours) or paper (GPUs)"
                 )
             part = study_runs.part_of(methods, data, seeds)
-            code = study_runs.run(names, preset, part, out, data_dir, dry_run, how)
+            others = study_runs.others_of(names, against)
+            code = study_runs.run(names, preset, part, out, data_dir, dry_run, how, others)
         if code:
             raise typer.Exit(code)

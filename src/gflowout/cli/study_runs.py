@@ -14,32 +14,40 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-import torch
 import typer
 
-from gflowout.app.config import Config, ConfigError
+from gflowout.app.config import Config, ConfigError, is_file
 from gflowout.cli import options
 from gflowout.core import checks
 from gflowout.core.optional import MissingExtraError
 from gflowout.core.text import aligned, counted
 from gflowout.data.errors import DataError
+from gflowout.data.images import IMAGE_SETS
 from gflowout.runs import BusyError, Context, Engine, Pool, Ray, Run, Summary, records
 from gflowout.runs.study import RunOptions, do_runs
 from gflowout.runs.work import describe, using_threads
 from gflowout.studies.framework import files
 from gflowout.studies.framework import plan as planning
 from gflowout.studies.framework import study as studies
+from gflowout.studies.framework.arms import ARMS
 from gflowout.studies.framework.plan import Kind, Part, Plan, Price
-from gflowout.studies.framework.study import ARMS, Study
+from gflowout.studies.framework.study import Study
 
-ALL = "all"
+ALL, PAPER = "all", "paper"
+UNKNOWN = "ood"
+"""The study that can be run against other data."""
 Planned = Mapping[str, tuple[Study, Plan] | Exception]  # by name; the error if it has no plan
 
 
-def names_of(word: str) -> list[str] | None:
-    """The studies that a word on the command line stands for; ``None`` if it is a file."""
+def names_of(word: str, preset: str | None = None) -> list[str] | None:
+    """The studies that a word on the command line stands for; ``None`` if it is a file.
+
+    At preset ``paper`` the word ``all`` stands for the studies of the paper; those of our own are
+    named one by one.
+    """
     if word == ALL:
-        return list(studies.STUDIES)
+        every = list(studies.STUDIES)
+        return [name for name in every if studies.get(name).paper] if preset == PAPER else every
     if word in studies.STUDIES:
         return [word]
     if word.endswith(options.YAML) or Path(word).exists():
@@ -67,11 +75,15 @@ def run(
     data_dir: Path | None,
     dry_run: bool,
     how: RunOptions,
+    against: Sequence[str] = (),
 ) -> int:
-    """Do what is missing of some studies, or print what it would cost; returns the exit code."""
-    planned = _plan(names, preset, part, out)
-    if not isinstance(how.engine, Ray):  # the nodes of a cluster have disks of their own
-        options.check_data(_needed(planned, out), data_dir)
+    """Do what is missing of some studies, or print what it would cost; returns the exit code.
+
+    ``against`` names further data for the study on unknown inputs.
+    """
+    planned = _plan(names, preset, part, out, against)
+    if not (dry_run and isinstance(how.engine, Ray)):  # which would start a cluster
+        options.check_data(_needed(planned, out), data_dir, how.engine)
     how = replace(how, engine=_quick(how.engine, preset))
     if dry_run:
         _print_costs(planned, preset, out, data_dir, how.engine)
@@ -91,11 +103,12 @@ def run_file(
     """Do what is missing of a study file, or print what it would cost; returns the exit code."""
     study = files.read_study(file, options.overrides({"data.directory": data_dir}, set_))
     finished = records.finished(out)
-    if not isinstance(how.engine, Ray) and study.work == files.WORK:
+    if not (dry_run and isinstance(how.engine, Ray)) and study.work == files.WORK:
         ours = (None, str(data_dir))  # another directory is named by the file itself
         missing = (run for run in study.runs if run.id not in finished)
         read = [run for run in missing if run.options["data.directory"] in ours]
-        options.check_data((name for run in read for name in studies.sources(run)), data_dir)
+        names = (name for run in read for name in studies.sources(run))
+        options.check_data(names, data_dir, how.engine)
     if dry_run:
         typer.echo(f"{study.name}: {counted(len(study.runs), 'run')}, records in {out}")
         pick = planning.first(study.runs)
@@ -115,13 +128,30 @@ def run_file(
     return summary.exit_code
 
 
-def _plan(names: Sequence[str], preset: str, part: Part, out: Path) -> Planned:
+def others_of(names: Sequence[str], against: str | None) -> list[str]:
+    """Other data of the study on unknown inputs: names, and paths in full."""
+    words = options.words("--against", against) or []
+    if words and list(names) != [UNKNOWN]:
+        raise ValueError(f"--against is for the study {UNKNOWN}")
+    others = [str(Path(w).expanduser().resolve()) if is_file(w) else w for w in words]
+    for word in others:
+        if is_file(word) and not Path(word).exists():
+            raise ValueError(f"--against: there is no file or folder {word}")
+        if not is_file(word):
+            checks.choice("--against", word, IMAGE_SETS)
+    return others
+
+
+def _plan(
+    names: Sequence[str], preset: str, part: Part, out: Path, against: Sequence[str] = ()
+) -> Planned:
     """Studies with their plans; those without a wanted run are left out, with a message."""
     planned: dict[str, tuple[Study, Plan] | Exception] = {}
     runs: list[Run] = []
     for name in names:
         try:
-            study = _trials_once(studies.get(name))
+            study = studies.get(name)
+            study = _trials_once(planning.widened(study, against) if against else study)
             plan = planning.plan(study, preset, out)
             runs += plan.runs
             if part != Part():
@@ -168,12 +198,15 @@ def _quick(engine: Engine, preset: str) -> Engine:
     """
     if preset not in ("smoke", "cpu"):  # many of their runs are shorter than the start of a process
         return engine
-    if type(engine) is not Pool or sys.platform != "linux" or torch.cuda.is_available():
+    if type(engine) is not Pool or sys.platform != "linux" or engine.gpus:
         return engine
-    for module in ("gflowout.app.run", "gflowout.bench.timing", "lightning.pytorch"):
+    for module in (
+        "gflowout.app.run", "gflowout.bench.timing", "gflowout.integrations.huggingface",
+        "lightning.pytorch", "transformers.models.bert.modeling_bert",
+    ):  # fmt: skip
         with contextlib.suppress(ImportError):  # a run that needs it says so
             importlib.import_module(module)
-    return Pool(engine.jobs, start="fork")
+    return Pool(engine.jobs, start="fork", gpus=0)
 
 
 def _run(planned: Planned, preset: str, out: Path, data_dir: Path | None, how: RunOptions) -> int:
@@ -325,6 +358,8 @@ def _networks(run: Run, out: Path) -> str | None:
     config = _config(run)
     if config is None:
         return None
+    if ARMS[run.method].rate_of:  # its rate is not known yet
+        return f"{run.method} {images.folder_of(config, Context(out / run.id))}"
     return f"{ARMS[run.method].members} x {images.folder_of(config, Context(out / run.id))}"
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from gflowout.cli import coverage as conformal
 from gflowout.cli import options
 from gflowout.cli.options import examples, explained, plain_warnings, warn, writable
 from gflowout.core import checks
@@ -54,6 +55,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "predict runs/mnist digits/ -o predictions.csv",
             "predict runs/patients new.csv -o predictions.parquet --samples 50",
+            "predict runs/patients new.csv --coverage 0.9",
             exits=_EXITS,
         )
     )(predict)
@@ -61,6 +63,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "export runs/mnist -o digits.onnx",
             "export runs/mnist -o digits.pt2 --samples 50",
+            "export runs/mnist -o digits.onnx --coverage 0.9",
             exits="Exit codes: 0 all is well, 1 a problem with files or the export, 2 wrong usage, "
             "130 interrupted.",
         )
@@ -216,6 +219,9 @@ def predict(
     force: options.Force = False,
     samples: options.Samples = 20,
     seed: _Seed = 0,
+    coverage: conformal.Coverage = None,
+    calibrate_on: conformal.CalibrateOn = None,
+    data_dir: options.DataDir = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Predict with uncertainty: one row per input, prepared exactly as in training."""
@@ -225,10 +231,15 @@ def predict(
         from gflowout.app import run as runs
         from gflowout.cli import train_output as output
 
+        conformal.check(coverage, calibrate_on)
         if out.suffix.lower() not in predicting.FORMATS:
             allowed = ", ".join(predicting.FORMATS)
             raise typer.BadParameter(f"must end in {allowed}, got {out}", param_hint="--out")
         trained = runs.load(run)
+        more: dict[str, Any] = {}
+        if coverage is not None:
+            fitted = conformal.fitted(trained, coverage, calibrate_on, data_dir, samples, seed)
+            more["decide"] = predicting.covering(fitted, trained.problem.target)
         with output.bar_of(quiet) as bar:
             line = bar.add_task("predicting", total=None)
             frame, notes = predicting.predict(
@@ -239,6 +250,7 @@ def predict(
                 seed=seed,
                 advance=lambda done: bar.advance(line, done),
                 started=lambda total: bar.update(line, total=total),
+                **more,
             )
         predicting.write(frame, out)
         if not quiet:
@@ -262,6 +274,9 @@ def export(
     masks: Annotated[
         bool, Option("--masks", help="Take masks as inputs instead of a seed.")
     ] = False,
+    coverage: conformal.Coverage = None,
+    calibrate_on: conformal.CalibrateOn = None,
+    data_dir: options.DataDir = None,
     force: options.Force = False,
     no_check: Annotated[
         bool, Option("--no-check", help="Do not run the file and compare it with PyTorch.")
@@ -287,8 +302,13 @@ def export(
         from gflowout.cli import train_output as output
         from gflowout.export.runs import export_run
 
+        conformal.check(coverage, calibrate_on)
         formats.need(format)
         trained = runs.load(run)
+        decisions = []
+        if coverage is not None:
+            fitted = conformal.fitted(trained, coverage, calibrate_on, data_dir, samples)
+            decisions.append(fitted)
         try:
             exported = export_run(
                 trained,
@@ -296,6 +316,7 @@ def export(
                 format=format,
                 samples=samples,
                 masks=masks,
+                decisions=decisions,
                 overwrite=force,
                 check=not no_check,
                 tolerance=tolerance,

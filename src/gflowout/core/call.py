@@ -223,22 +223,34 @@ _CAUSAL = re.compile(r"\w*ForCausalLM|\w*(?<!XLNet)(?<!With)LMHeadModel")
 """Language models of ``transformers`` that predict the token after each position."""
 
 
-def check_shift(call: Call, labels: Tensor, ignored: int | None) -> None:
-    """Raise if a causal language model would learn to repeat its input: labels are the tokens.
+def is_causal(backbone: nn.Module) -> bool:
+    """Whether a backbone, or the one inside adapters, is a causal language model."""
+    inside = getattr(backbone, "get_base_model", None)
+    backbone = inside() if callable(inside) else backbone
+    return any(_CAUSAL.fullmatch(kind.__name__) for kind in type(backbone).__mro__)
 
-    Models of ``transformers`` shift labels themselves when they compute a loss; here the output of
-    a position is compared with the label of that position. ``ignored`` is the label that counts
-    for nothing.
+
+def are_tokens(call: Call, labels: Tensor, ignored: int | None) -> bool:
+    """Whether labels of a causal language model are its input, and not the tokens that follow.
+
+    Models of ``transformers`` shift such labels themselves when they compute a loss; here the
+    output of a position is compared with the label of that position. ``ignored`` is the label that
+    counts for nothing.
     """
-    if not any(_CAUSAL.fullmatch(kind.__name__) for kind in type(call.backbone).__mro__):
-        return
+    if not is_causal(call.backbone):
+        return False
     tokens = call.tensors.get("input_ids")
-    if tokens is None or labels.dim() != 2 or labels.shape != tokens.shape:
-        return
+    if tokens is None or labels.shape != tokens.shape:
+        return False
     counted = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
     copied = bool((labels == tokens)[counted].all()) and bool(counted.any())
     follow = (labels[:, :-1] == tokens[:, 1:])[counted[:, :-1]]
-    if copied and not bool(follow.all()):  # one token repeated for ever looks like both
+    return copied and not bool(follow.all())  # one token repeated for ever looks like both
+
+
+def check_shift(call: Call, labels: Tensor, ignored: int | None) -> None:
+    """Raise if a causal language model would learn to repeat its input: labels are the tokens."""
+    if are_tokens(call, labels, ignored):
         raise ValueError(
             f"y (labels) of shape {list(labels.shape)} are the tokens of input_ids, but the label "
             "of a position must be the token after it, or the model learns to repeat its input: "
@@ -291,9 +303,16 @@ def real_positions(name: str, given: Tensor, batch: int | None) -> Tensor:
 
 
 def named_tensors(backbone: nn.Module, args: Args, kwargs: Kwargs) -> dict[str, Tensor]:
-    """Return tensor arguments by path, positional ones under their names in ``forward``."""
+    """Return tensor arguments by path, positional ones under their names in ``forward``.
+
+    Those that ``forward`` takes as ``**kwargs`` have their own names, too.
+    """
     try:
-        bound = _signature(backbone.forward).bind(*args, **kwargs).arguments
+        signature = _signature(backbone.forward)
+        bound = dict(signature.bind(*args, **kwargs).arguments)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                bound |= bound.pop(name, {})
     except (TypeError, ValueError):
         bound = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
     return dict(tree.tensors(bound))

@@ -17,9 +17,10 @@ from gflowout.core.inclusion import Inclusion
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses
 from gflowout.core.model import MaskedModel
+from gflowout.core.options import Options
 from gflowout.core.predictive import Predictive
-from gflowout.core.random import draw_seeds, global_copy
-from gflowout.core.sites import SiteNames
+from gflowout.core.random import draw_seeds
+from gflowout.core.site_names import SiteNames
 from gflowout.core.wrap import wrap
 
 
@@ -85,7 +86,7 @@ class Ensemble(nn.Module):
         self,
         members: Iterable[nn.Module],
         *,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
         example: Any = None,
         weights: Sequence[float] | None = None,
     ) -> None:
@@ -106,9 +107,9 @@ class Ensemble(nn.Module):
         build: Callable[[], nn.Module],
         members: int = 5,
         *,
-        method: str = "none",
+        method: str | Options = "none",
         sites: SiteNames = (),
-        likelihood: Likelihood,
+        likelihood: Likelihood | str,
         example: Any,
         seed: int = 0,
         **options: Any,
@@ -194,8 +195,8 @@ class Ensemble(nn.Module):
         """Predict with uncertainty: the samples of all members, member after member.
 
         Members without weights give the same number of samples each. With weights, a member gives
-        its share of the samples, rounded, which may be none. No member is changed, nor is PyTorch's
-        random state.
+        its share of the samples, rounded, which may be none. No member is changed. Members draw one
+        after the other from the same source, so each has noise of its own.
 
         Args:
             *args: Positional arguments of the backbones.
@@ -213,9 +214,7 @@ class Ensemble(nn.Module):
             check_same_sites(self.members)
         shares = [None] * len(self.members) if masks is None else self._shares(masks, samples)
         counts = self.allot(samples if masks is None or not len(masks) else len(masks[0]))
-        kwargs |= {"chunk": chunk, "return_masks": return_masks}
-        # Without one of their own, all members would draw the same.
-        kwargs["generator"] = global_copy() if generator is None else generator
+        kwargs |= {"chunk": chunk, "return_masks": return_masks, "generator": generator}
         parts = [
             member.predict(*args, samples=count if share is None else None, masks=share, **kwargs)
             for member, share, count in zip(self.members, shares, counts, strict=True)
@@ -331,7 +330,9 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     return tuple(number / total for number in numbers)
 
 
-def _wrapped(index: int, member: Any, likelihood: Likelihood | None, example: Any) -> MaskedModel:
+def _wrapped(
+    index: int, member: Any, likelihood: Likelihood | str | None, example: Any
+) -> MaskedModel:
     """Return a model as it is, a bare module as a model of method "none" without sites."""
     if isinstance(member, MaskedModel):
         return member
@@ -355,6 +356,14 @@ def _check_members(models: Sequence[MaskedModel]) -> None:
     if not models:
         raise ValueError("members is empty: an ensemble needs at least one model")
     owners: dict[int, int] = {}
+    first = models[0].likelihood
+    learns = any(not name.startswith("label_noise.") for name, _ in first.named_parameters())
+    if len(models) > 1 and learns and type(first).settle is Likelihood.settle:
+        raise TypeError(
+            f"predictions with {first!r} cannot be pooled: what every member has learned in it is "
+            f"lost unless {type(first).__name__}.settle writes it into the output, as that of "
+            "gfo.Gaussian does"
+        )
     for index, model in enumerate(models):
         if _meaning(model.likelihood) != _meaning(models[0].likelihood):
             raise ValueError(
@@ -389,7 +398,6 @@ def check_same_sites(models: Sequence[MaskedModel]) -> None:
 
 
 def _meaning(likelihood: Likelihood) -> tuple[type[Likelihood], dict[str, Any]]:
-    """What must be the same for outputs to be pooled; a Gaussian's noise may differ."""
-    noise = ("noise", "learn_noise", "heteroscedastic")
+    """What must be the same for outputs to be pooled; noise, also of labels, may differ."""
     config = likelihood.config()
-    return type(likelihood), {name: config[name] for name in config if name not in noise}
+    return type(likelihood), {name: config[name] for name in config if name not in likelihood.free}

@@ -5,8 +5,8 @@ Hooks are set on a view of the backbone (:mod:`gflowout.core.view`), never on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class MaskedBackbone:
         self.view = self._shared.root
         for part in fused:
             _stop_fast_path(self._shared[part])
-        self._pass = _Pass(sites, [_read_by_linear(backbone, site) for site in sites])
+        self._pass = _Pass(backbone, sites)
         for index, site in enumerate(sites):
             if site.name == INPUT:
                 hook = self._pass.input_hook(index)
@@ -75,18 +75,43 @@ class MaskedBackbone:
         self._pass.check()
         return output
 
+    @contextmanager
+    def every_call(self, part: nn.Module, begin: Callable[[], Visit]) -> Iterator[nn.Module]:
+        """Let every call of a part be a pass of its own, such as the steps of a generated text.
+
+        ``part`` is the backbone or a module inside that holds all sites; what stands for it in the
+        view is returned, to be used as it is. ``begin`` is called before every pass.
+        """
+        twin = own_hooks(self._shared[part])
+
+        def start(*_: Any) -> None:
+            self._pass.start(begin(), copies=1, parting=False, batch=None)
+
+        def stop(*_: Any) -> None:
+            self._pass.stop()
+            self._pass.check()
+
+        twin.register_forward_pre_hook(start)
+        twin.register_forward_hook(stop)
+        self._shared.ready()
+        try:
+            yield twin
+        finally:
+            self._pass.stop()
+            self._shared.hand_back()
+
 
 class _Pass:
     """Masks of the pass that runs. It does not refer to the view, whose hooks refer to it."""
 
-    def __init__(self, sites: Sequence[Site], read_by_linear: Sequence[bool]) -> None:
-        self._sites = sites
-        self._read_by_linear = read_by_linear
+    def __init__(self, backbone: nn.Module, sites: Sequence[Site]) -> None:
+        self._backbone, self._sites = backbone, sites
         self._masks: list[Tensor | None] = []  # None where gradients were off
+        self._states: dict[int, _States] = {}  # by site, inside checkpoints
         self._visit: Visit | None = None
 
     def start(self, visit: Visit, copies: int, parting: bool, batch: int | None) -> None:
-        self._masks = []
+        self._masks, self._states = [], {}
         self._visit, self._copies, self._parting, self._batch = visit, copies, parting, batch
 
     def stop(self) -> None:
@@ -96,12 +121,13 @@ class _Pass:
         """Raise if a site did not run."""
         if len(self._masks) < len(self._sites):
             name = self._sites[len(self._masks)].name
-            raise ValueError(f"site {name!r} did not run in the forward pass")
+            merged = ": is its adapter merged, switched off or not active?" * (".lora_A." in name)
+            raise ValueError(f"site {name!r} did not run in the forward pass{merged}")
 
     def output_hook(self, index: int) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             activation = main_tensor(output, self._sites[index].name)
-            return _replace_main(output, self._mask(index, activation))
+            return replace_main(output, self._mask(index, activation))
 
         return hook
 
@@ -131,14 +157,27 @@ class _Pass:
             )
         activation = self._unfolded(index, activation)
         site.check(activation)
-        with _kept():
+        if _saved_by_default():
             mask = self._visit(index, activation)
+        else:
+            mask = self._visit_in_checkpoint(index, activation, self._visit)
         self._masks.append(mask if torch.is_grad_enabled() else None)
         return self._apply(index, activation, mask)
+
+    def _visit_in_checkpoint(self, index: int, activation: Tensor, visit: Visit) -> Tensor:
+        """Draw a mask that is not drawn again when the part of the pass is."""
+        before = _random_states(activation.device)
+        # What drawing saves for its gradients is kept, not recomputed.
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            mask = visit(index, activation)
+        self._states[index] = before, _random_states(activation.device)
+        return mask
 
     def _mask_again(self, index: int, activation: Tensor) -> Tensor:
         """Activation checkpointing runs a part of the pass again, for its gradients."""
         mask = self._masks[index]
+        if index in self._states:
+            _skip(*self._states[index], activation.device)
         if mask is None:
             raise RuntimeError(
                 f"site {self._sites[index].name!r} is inside activation checkpointing with "
@@ -157,8 +196,8 @@ class _Pass:
 
     def _apply(self, index: int, activation: Tensor, mask: Tensor) -> Tensor:
         parting = self._parting and index == 0
-        lazy = parting and not torch.is_grad_enabled() and self._read_by_linear[index]
         site = self._sites[index]
+        lazy = parting and not torch.is_grad_enabled() and _read_by_linear(self._backbone, site)
         if site.folded == "batch":
             mask = site.one_row(mask)
         try:
@@ -186,11 +225,30 @@ def _stop_fast_path(module: nn.Module) -> None:
         module.dropout = 0.0
 
 
-def _kept() -> AbstractContextManager[Any]:
-    """Keep what drawing a mask saves for its gradients: it is not drawn again in a checkpoint."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-        return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+def _saved_by_default() -> bool:
+    """Whether gradients find what an operation saves: no checkpoint is to compute it again."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+_States = tuple[list[Tensor], list[Tensor]]
+"""Random states before and after a mask was drawn."""
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *own]
+
+
+def _skip(before: list[Tensor], after: list[Tensor], device: torch.device) -> None:
+    """Skip the random numbers of a mask, so that dropout behind it has the numbers that it had.
+
+    Only where a checkpoint has put the random state back, which it also does in the end.
+    """
+    if not all(map(torch.equal, _random_states(device), before)):
+        return
+    torch.set_rng_state(after[0])
+    for state in after[1:]:
+        torch.cuda.set_rng_state(state, device)
 
 
 def main_tensor(output: Any, name: str) -> Tensor:
@@ -206,7 +264,7 @@ def main_tensor(output: Any, name: str) -> Tensor:
     return value
 
 
-def _replace_main(output: Any, value: Tensor) -> Any:
+def replace_main(output: Any, value: Tensor) -> Any:
     """Return ``output`` with ``value`` in place of its :func:`main_tensor`."""
     if isinstance(output, Tensor):
         return value

@@ -36,6 +36,7 @@ class Inclusion:
         masks: Of 0 and 1, [chains, draws, rows, units].
         weights: Of the chains, with a sum of 1, [chains]; equal if not given.
         names: Of the units.
+        similar: Lists of units that may replace each other, by number.
 
     Examples:
         >>> masks = torch.tensor([[1.0, 0, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0]])
@@ -51,6 +52,7 @@ class Inclusion:
     masks: Tensor
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
     names: Sequence[str] = ()
+    similar: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         """Check shapes; give names and weights to what has none."""
@@ -72,6 +74,12 @@ class Inclusion:
         if len(names) != units:
             raise ValueError(f"names must hold one for each of {units} units, got {len(names)}")
         object.__setattr__(self, "names", names)
+        listed = [unit for units in self.similar for unit in units]
+        if len(set(listed)) < len(listed) or not set(listed) <= set(range(len(names))):
+            raise ValueError(
+                f"similar must hold lists of units from 0 to {len(names) - 1}, each named once, "
+                f"got {self.similar}"
+            )
 
     @cached_property
     def chains(self) -> Tensor:
@@ -171,23 +179,69 @@ class Inclusion:
         ]
 
     def support(self, threshold: float = 0.5) -> Tensor:
-        """Units whose inclusion probability is at least a threshold, [units] of bool."""
-        checks.number("threshold", threshold, low=0, high=1)
-        return self.mean >= threshold - 1e-9  # weights sum to 1 up to rounding
+        """Units whose inclusion probability is at least a threshold, [units] of bool.
 
-    def any_of(self, names: Sequence[str]) -> float:
+        Of similar units of which one is needed with that probability, though none by itself, the
+        most probable one is among them.
+        """
+        checks.number("threshold", threshold, low=0, high=1)
+        chosen = self.mean >= threshold - 1e-9  # weights sum to 1 up to rounding
+        for units in self.similar:
+            own = torch.tensor(list(units))
+            if not chosen[own].any() and self._any(units) >= threshold - 1e-9:
+                chosen[own[self.mean[own].argmax()]] = True
+        return chosen
+
+    def clusters(self, threshold: float = 0.5) -> list[tuple[tuple[str, ...], float]]:
+        """Sets of units of which at least one is needed, with the probability of that.
+
+        Units that are similar form a set; every other unit is alone.
+
+        Args:
+            threshold: Least probability.
+
+        Returns:
+            Names and probabilities, most probable first.
+
+        Examples:
+            >>> masks = torch.tensor([[1.0, 0, 1], [0, 1, 0]]).reshape(1, 2, 1, 3)
+            >>> Inclusion(masks, names=["a", "copy of a", "b"], similar=[[0, 1]]).clusters()
+            [(('a', 'copy of a'), 1.0), (('b',), 0.5)]
+        """
+        checks.number("threshold", threshold, low=0, high=1)
+        listed = {unit for units in self.similar for unit in units}
+        alone = [(unit,) for unit in range(len(self.names)) if unit not in listed]
+        sets = [(tuple(units), self._any(units)) for units in [*self.similar, *alone]]
+        sets.sort(key=lambda cluster: (-cluster[1], cluster[0]))
+        return [
+            (tuple(self.names[unit] for unit in units), chance)
+            for units, chance in sets
+            if chance >= threshold - 1e-9
+        ]
+
+    def any_of(self, names: Sequence[str | int]) -> float:
         """Probability that at least one of several units is kept, near-copies for instance.
 
         Args:
-            names: Of the units.
+            names: Of the units, or their numbers.
 
         Examples:
             >>> masks = torch.tensor([[1.0, 0, 1], [0, 1, 0]]).reshape(1, 2, 1, 3)
             >>> Inclusion(masks, names=["a", "copy of a", "b"]).any_of(["a", "copy of a"])
             1.0
         """
-        places = [list(self.names).index(checks.choice("name", name, self.names)) for name in names]
-        kept = self.masks[..., places].amax(-1).double().mean((1, 2))
+        return self._any([self._place(name) for name in names])
+
+    def _place(self, name: str | int) -> int:
+        if isinstance(name, str):
+            return list(self.names).index(checks.choice("name", name, self.names))
+        place = checks.integer("names", name, low=0)
+        if place >= len(self.names):
+            raise ValueError(f"names must be numbers below {len(self.names)}, got {place}")
+        return place
+
+    def _any(self, units: Sequence[int]) -> float:
+        kept = self.masks[..., list(units)].amax(-1).double().mean((1, 2))
         return float(self.weights @ kept)
 
     def table(self, level: float = 0.9) -> list[dict[str, Any]]:

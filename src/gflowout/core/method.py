@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import checks, distributed, text
+from gflowout.core import distributed, objectives, text
 from gflowout.core.likelihoods import Likelihood
+from gflowout.core.noise import SeededNoise
+from gflowout.core.options import Options as Options
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Scored, Trajectory
 
@@ -41,15 +43,24 @@ class Losses:
     Attributes:
         total: What to call ``backward`` on: the sum of the parts.
         nll: Negative log-likelihood of the labels, averaged over the batch; trains the backbone.
-        tb: Trajectory-balance loss; trains the mask posterior and log Z. 0 where there is none.
-        prior: Negative log-probability of the masks, which trains a learned prior; or what a method
-            adds to the likelihood to regularise its noise. 0 where there is neither.
+            With ``bound="marginal"`` that of the mean over draws, and it trains the prior, too.
+        tb: Trains the mask posterior, and log Z: the trajectory-balance loss; or, with GFlowOut's
+            objectives ``"credit"`` and ``"control"``, KL(q || p), which may train the prior, too. 0
+            where there is none.
+        prior: Trains a learned prior: the negative log-probability of the masks, or what else it is
+            fitted by; or what a method adds to the likelihood to regularise its noise. 0 where
+            there is neither.
         log_q: Log-probability of the masks under the posterior, [batch], or ``None``.
         log_reward: Log of the unnormalised posterior, [batch], or ``None``.
         log_z: Estimate of the log evidence, [batch], or ``None``; with ``log_z="batch"`` the mean
             of log R - log q, which on-policy is a lower bound of it.
         masks: One [batch, units] per site, in execution order. With ``draws`` above 1, these and
-            the three log-quantities start with an axis of that size.
+            all log-quantities start with an axis of that size.
+        log_p: Log-probability of the masks under the prior, [batch], or ``None``.
+        log_likelihood: log p(y | x, z), [batch]; for masks that examples share, that of the
+            training set as the reward has it. ``None`` where there is no posterior.
+        kl: KL(q || p), averaged over the batch, without gradient: in closed form where the method
+            has it, else the mean of log q - log p. ``None`` where there is no posterior.
 
     Examples:
         >>> import gflowout as gfo
@@ -69,6 +80,32 @@ class Losses:
     log_q: Tensor | None = None
     log_reward: Tensor | None = None
     log_z: Tensor | None = None
+    log_p: Tensor | None = None
+    log_likelihood: Tensor | None = None
+    kl: Tensor | None = None
+
+    @property
+    def elbo(self) -> Tensor | None:
+        """Evidence lower bound, mean of log p(y | x, z) minus KL(q || p); ``None`` without q.
+
+        An estimate for masks that were drawn on-policy (``temperature=1``, ``epsilon=0``).
+        """
+        if self.log_likelihood is None or self.kl is None:
+            return None
+        return self.log_likelihood.detach().mean() - self.kl
+
+    @property
+    def bound(self) -> Tensor | None:
+        """Lower bound of the log evidence from all draws of an example together, batch mean.
+
+        The log of the mean of p(y | x, z) p(z) / q(z) over draws: with one draw a sample of
+        the ELBO, with more it is tighter. ``None`` without a posterior.
+        """
+        if self.log_q is None or self.log_p is None or self.log_likelihood is None:
+            return None
+        log_weight = (self.log_likelihood + self.log_p - self.log_q).detach()
+        log_weight = log_weight if log_weight.dim() > 1 else log_weight.unsqueeze(0)
+        return objectives.marginal_bound(log_weight).mean()
 
     def __repr__(self) -> str:
         """Show the numbers, and of the rest only that it is there."""
@@ -78,42 +115,8 @@ class Losses:
         return f"Losses({parts}, masks at {text.counted(len(self.masks), 'site')})"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a method: fields are keywords of ``wrap``, checked when it is built.
-
-    Examples:
-        >>> from gflowout.methods import METHODS
-        >>> METHODS["mc"].Options.build("mc", None, {"rate": 0.2})
-        MCDropoutOptions(rate=0.2, rescale='inverse')
-        >>> METHODS["mc"].Options.build("mc", None, {"rat": 0.2})
-        Traceback (most recent call last):
-            ...
-        TypeError: method 'mc' has no option 'rat'; its options: rate, rescale; did you mean 'rate'?
-    """
-
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset()
-    """Options that shape the parameters and cannot change after wrapping."""
-
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
-    """By name of a preset, values that differ from the defaults."""
-
-    @classmethod
-    def build(cls, method: str, preset: str | None, given: dict[str, Any]) -> Any:
-        """Build from keywords; an option that the method does not have is an error."""
-        names = [option.name for option in dataclasses.fields(cls)]
-        for name in given:
-            if name not in names:
-                listed = ", ".join(names) or "none"
-                raise TypeError(
-                    f"method {method!r} has no option {name!r}; its options: {listed}"
-                    f"{checks.suggest(name, names)}"
-                )
-        if preset is not None:
-            checks.choice("preset", preset, cls.PRESETS)
-            given = {**cls.PRESETS[preset], **given}
-        return cls(**given)
-
+_DRAWS, _AT_A_TIME = 1000, 100
+"""Masks that :meth:`Method.keep_probabilities` draws, and how many of them at a time."""
 
 METHODS: dict[str, type[Method]] = {}
 """The methods by name, in the order in which :mod:`gflowout.methods` lists them."""
@@ -183,6 +186,39 @@ class Method(nn.Module):
         """
         return None
 
+    @property
+    def balanced(self) -> bool:
+        """Whether ``Losses.tb``, if any, is the residual of a balance, which should shrink."""
+        return True
+
+    def members(self) -> list[Tensor] | None:
+        """Masks of all members, one [members, 1, units] per site, if a draw is one of a few."""
+        return None
+
+    def keep_probabilities(self) -> list[Tensor] | None:
+        """Probability that each unit is kept, [units] per site; ``None`` if examples differ in it.
+
+        The mean of drawn masks, where these can be drawn without inputs; the same in every call.
+        """
+        device = next((tensor.device for tensor in self.parameters()), torch.device("cpu"))
+        totals: list[Tensor] = []
+        for start in range(0, _DRAWS, _AT_A_TIME):
+            seeds = range(start, start + _AT_A_TIME)
+            masks = self.draw_ahead(Trajectory(SeededNoise(seeds, device)))
+            if masks is None:
+                return None
+            sums = [mask.detach().sum(0) for mask in masks]
+            totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums
+        return [total / _DRAWS for total in totals]
+
+    def fixed_masks(self, threshold: float) -> list[Tensor] | None:
+        """One mask for all examples, [units] per site: units that are kept at least this probably.
+
+        ``None`` where there are no :meth:`keep_probabilities`.
+        """
+        keep = self.keep_probabilities()
+        return None if keep is None else [(site >= threshold).float() for site in keep]
+
     def step(self, score: Score) -> Losses:
         """Run the backbone as often as the method needs and return the losses."""
         raise TypeError(f"{type(self).__name__} must define step")
@@ -197,7 +233,10 @@ class Method(nn.Module):
         return learning and distributed.active()
 
     def examples_in_training(self, batch: int) -> int:
-        """Size of the training set: ``train_size``, or, with a warning, that of the batch."""
+        """Size of the training set, ``train_size``; training without it is an error.
+
+        A pass without gradient warns instead, and takes the batch for the training set.
+        """
         size: int | None = self.options.train_size
         if size is not None:
             return size
@@ -207,9 +246,16 @@ class Method(nn.Module):
                 f"{batch} is only a part: pass train_size=, the number of training examples of all "
                 "processes together"
             )
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "train_size was not given: masks that all examples share, and rates that they "
+                f"learn together, need the number of training examples, which a batch of {batch} "
+                "does not tell. Pass train_size=len(train_set) to gfo.wrap, or call "
+                "model.set_options(train_size=...); gfo.fit counts them itself"
+            )
         warnings.warn(
             f"train_size was not given: the batch of {batch} is taken for the whole training set, "
-            "so masks are learned from too little; pass train_size=",
+            "so that all losses but nll are of another scale; pass train_size=",
             stacklevel=2,
         )
         return batch
@@ -220,9 +266,25 @@ class Method(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def likelihood_losses(trajectory: Scored, prior: Tensor | None = None) -> Losses:
-    """Losses of a method that minimises the negative log-likelihood, plus ``prior`` if given."""
-    nll = -trajectory.log_likelihood.mean()
+def marginal_nll(trajectory: Scored, log_weights: Tensor | None = None) -> Tensor:
+    """Negative :func:`objectives.marginal_bound` over the draws, averaged over the batch.
+
+    ``log_weights`` are [draws * batch].
+    """
+    by_draw = (trajectory.copies, -1)
+    weights = None if log_weights is None else log_weights.reshape(by_draw)
+    bound = objectives.marginal_bound(trajectory.log_likelihood.reshape(by_draw), weights)
+    return -bound.mean()
+
+
+def likelihood_losses(
+    trajectory: Scored, prior: Tensor | None = None, nll: Tensor | None = None
+) -> Losses:
+    """Losses of a method that minimises the negative log-likelihood, plus ``prior`` if given.
+
+    ``nll`` replaces the mean over draws and examples.
+    """
+    nll = -trajectory.log_likelihood.mean() if nll is None else nll
     zero = nll.new_zeros(())
     total, prior = (nll, zero) if prior is None else (nll + prior, prior)
     return Losses(total=total, nll=nll, tb=zero, prior=prior, masks=trajectory.masks_by_draw())
@@ -235,22 +297,31 @@ def balance_losses(
     log_reward: Tensor,
     log_z: Tensor,
     prior: Tensor | None = None,
+    nll: Tensor | None = None,
+    kl: Tensor | None = None,
+    log_likelihood: Tensor | None = None,
 ) -> Losses:
     """Losses of a method whose posterior is trained by trajectory balance.
 
-    The three log-quantities are [draws * batch]; ``prior`` is the loss of a learned prior.
+    The log-quantities are [draws * batch]; ``prior`` is the loss of a learned prior, ``nll``
+    replaces the mean over draws and examples, ``kl`` [draws * batch] is the KL divergence in closed
+    form, and ``log_likelihood`` that of masks that examples share.
     """
-    nll = -trajectory.log_likelihood.mean()
+    nll = -trajectory.log_likelihood.mean() if nll is None else nll
     total = nll + tb
+    log_p = trajectory.per_example(trajectory.log_p).detach()
+    kl = (log_q.detach() - log_p) if kl is None else kl.detach()
+    fit = (trajectory.log_likelihood if log_likelihood is None else log_likelihood).detach()
+    names = ("log_q", "log_reward", "log_z", "log_p", "log_likelihood")
+    by_draw = trajectory.each_by_draw(log_q, log_reward, log_z, log_p, fit)
     return Losses(
         total=total if prior is None else total + prior,
         nll=nll,
         tb=tb,
         prior=nll.new_zeros(()) if prior is None else prior,
         masks=trajectory.masks_by_draw(),
-        log_q=trajectory.by_draw(log_q),
-        log_reward=trajectory.by_draw(log_reward),
-        log_z=trajectory.by_draw(log_z),
+        **dict(zip(names, by_draw, strict=True)),
+        kl=kl.mean(),
     )
 
 

@@ -43,6 +43,7 @@ class MaskedModel(nn.Module):
         likelihood: What the output means.
         spec: What the example call taught about the backbone.
         validate: Whether values are checked in every pass.
+        counted: The ``train_size`` that ``gfo.fit`` counted in the training data, if it did.
 
     Examples:
         >>> import gflowout as gfo
@@ -59,6 +60,7 @@ class MaskedModel(nn.Module):
     backbone: nn.Module
     method: Method
     likelihood: Likelihood
+    counted: int | None = None
 
     def __init__(
         self,
@@ -136,15 +138,15 @@ class MaskedModel(nn.Module):
     ) -> Predictive:
         """Predict with uncertainty: one output per drawn set of masks.
 
-        The model is run in eval mode and left as it was; PyTorch's random state is left alone, too.
+        The model is run in eval mode and left as it was.
 
         Args:
             *args: Positional arguments of the backbone.
             samples: Number of draws; 20 if not given, or as many as ``masks`` holds.
             chunk: Draws per pass of the backbone at most, to bound memory; chosen if not given.
             generator: Source of randomness: the same state gives the same answer, whatever the
-                chunk. Without one, draws follow from PyTorch's random state, which does not move:
-                the same call repeated gives the same answer.
+                chunk. Without one, draws follow from PyTorch's random state, and advance it like
+                every other random call: two batches of a loop have noise of their own.
             masks: Masks to use instead of drawing, one [samples, batch, units] per site, as in
                 ``Predictive.masks``.
             return_masks: Keep the masks in the result.
@@ -167,7 +169,9 @@ class MaskedModel(nn.Module):
         if given and samples not in (None, len(given[0])):
             raise ValueError(f"samples is {samples}, but masks holds {len(given[0])} samples")
         count = len(given[0]) if given else samples or 20
-        seeds = draw_seeds(count, generator)
+        random = self.spec.random or not (given or self.method.deterministic)
+        # A generator always advances by the same count; PyTorch's state only if it is needed.
+        seeds = draw_seeds(count, generator) if random or generator is not None else [0] * count
         distinct = seeds[:1] if self.method.deterministic and not given else seeds
         # Tensors of inference mode do not tell whether they were changed in place.
         with (
@@ -261,6 +265,7 @@ class MaskedModel(nn.Module):
             **options: New values by name.
         """
         kind, old = type(self.method.options), self.method.options
+        options = kind.translated(options, f"method {self.method.name!r}")
         current = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
         for name, value in options.items():
             if name in kind.STRUCTURAL and value != current.get(name):
@@ -274,6 +279,7 @@ class MaskedModel(nn.Module):
         log_z_lr: float = 1e-2,
         weight_decay: float = 0.0,
         generator_weight_decay: float = 0.0,
+        label_noise_lr: float = 3e-2,
     ) -> list[dict[str, Any]]:
         """Parameter groups for an optimiser, each with its own learning rate.
 
@@ -283,6 +289,7 @@ class MaskedModel(nn.Module):
             log_z_lr: For the estimate of log Z.
             weight_decay: For the backbone. The likelihood's noise has none.
             generator_weight_decay: For the generators and log Z.
+            label_noise_lr: For a learned rate of label noise.
 
         Returns:
             Groups with ``params``, ``lr``, ``weight_decay`` and ``name``; empty ones are left out.
@@ -297,13 +304,19 @@ class MaskedModel(nn.Module):
         generators: list[nn.Parameter] = []
         log_z: list[nn.Parameter] = []
         for name, parameter in self.method.named_parameters():
-            (log_z if "log_z" in name.split(".") else generators).append(parameter)
+            (log_z if {"log_z", "log_flow"} & {*name.split(".")} else generators).append(parameter)
+        likelihood: list[nn.Parameter] = []
+        label_noise: list[nn.Parameter] = []
+        for name, parameter in self.likelihood.named_parameters():
+            own = label_noise if name.startswith("label_noise.") else likelihood
+            own.append(parameter)
         plain: dict[str, Any] = {}
         devices = {parameter.device.type for parameter in (*generators, *log_z)}
         fused = {"fused": True} if devices <= {"cpu", "cuda"} else plain
         groups = [
             ("backbone", list(self.backbone.parameters()), lr, weight_decay, plain),
-            ("likelihood", list(self.likelihood.parameters()), lr, 0.0, plain),
+            ("likelihood", likelihood, lr, 0.0, plain),
+            ("label_noise", label_noise, label_noise_lr, 0.0, plain),
             ("generator", generators, generator_lr, generator_weight_decay, fused),
             ("log_z", log_z, log_z_lr, generator_weight_decay, fused),
         ]

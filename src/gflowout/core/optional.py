@@ -25,7 +25,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         Traceback (most recent call last):
             ...
         gflowout.core.optional.MissingExtraError: gflowout demo needs no_such_module: pip install
-        'gflowout[demo]'
+        -e '.[demo]' in a clone of gflowout
     """
     try:
         return importlib.import_module(module)
@@ -35,5 +35,6 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
             raise
         package = _PACKAGES.get(root, root)
         raise MissingExtraError(
-            f"{purpose} needs {package}: pip install 'gflowout[{extra}]'", name=error.name
+            f"{purpose} needs {package}: pip install -e '.[{extra}]' in a clone of gflowout",
+            name=error.name,
         ) from error

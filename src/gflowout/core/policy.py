@@ -1,4 +1,4 @@
-"""Mask distributions and the small networks that parametrise them.
+"""Mask distributions: how masks are drawn, and how probable they are.
 
 A site's mask is a vector of Bernoulli units, independent given the generator's inputs and the
 blocks before; dependence between sites comes from conditioning on earlier masks. Everything is kept
@@ -9,12 +9,11 @@ probability.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gflowout.core.noise import Noise
@@ -22,16 +21,6 @@ from gflowout.core.trajectory import Trajectory
 
 Choose = Callable[[Tensor, slice], Tensor]
 """``choose(logits of a block, its units) -> mask of the block``, drawn or given."""
-
-SUMMARY = 64
-"""Size of a :class:`MaskHistory`."""
-
-DIRECT_GAIN = 10.0
-"""Logits per unit of a parameter where a generator has no inputs.
-
-Adam moves every parameter by about its learning rate. A network moves its logits through many
-parameters at once, a plain logit through one: the gain lets one learning rate serve both.
-"""
 
 
 def logit(probability: float) -> float:
@@ -44,6 +33,16 @@ def logit(probability: float) -> float:
     return math.log(probability) - math.log1p(-probability)
 
 
+def single(values: Tensor) -> Tensor:
+    """The same in single precision at least: half precision loses sums over many units.
+
+    Examples:
+        >>> single(torch.zeros(2).half()).dtype, single(torch.zeros(2).double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
     r"""Log-probability of masks under independent Bernoulli units.
 
@@ -51,15 +50,18 @@ def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
               \qquad \pi = \mathrm{sigmoid}(\text{logits})
 
     ``mask`` is [..., units] and 1 where a unit is kept; ``logits``, the log-odds of keeping a unit,
-    broadcast to it. The result is [...].
+    broadcast to it; logits of fewer rows serve one copy of the batch after the other. The result is
+    [...].
 
     Examples:
         >>> log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2)).exp()
         tensor(0.2500)
     """
+    if logits.dim() == mask.dim() == 2 and 1 < logits.shape[0] < mask.shape[0]:
+        return log_prob(mask.reshape(-1, *logits.shape), logits).flatten()
     # log sigmoid(a) = a - softplus(a), log(1 - sigmoid(a)) = -softplus(a)
-    spread = logits.expand_as(mask)
-    kept: Tensor = torch.linalg.vecdot(spread, mask.to(logits.dtype))
+    spread = single(logits).expand_as(mask)
+    kept: Tensor = torch.linalg.vecdot(spread, mask.to(spread.dtype))
     return kept - F.softplus(spread).sum(-1)
 
 
@@ -70,12 +72,25 @@ def log_prob_at_rate(mask: Tensor, logit: float | Tensor) -> Tensor:
         >>> log_prob_at_rate(torch.tensor([1.0, 0.0]), 0.0).exp()
         tensor(0.2500)
     """
+    mask = single(mask)
     if isinstance(logit, Tensor):
         return log_prob(mask, logit.to(mask.dtype))
     none = -mask.shape[-1] * (max(logit, 0.0) + math.log1p(math.exp(-abs(logit))))
     if logit == 0:
         return mask.new_full(mask.shape[:-1], none)
     return mask.sum(-1) * logit + none
+
+
+def kl(logits: Tensor, prior: Tensor) -> Tensor:
+    """KL divergence of independent Bernoulli units from the prior's log-odds, summed over units.
+
+    Examples:
+        >>> kl(torch.tensor([0.0, 0.0]), torch.tensor(0.0))
+        tensor(0.)
+    """
+    logits, prior = single(logits), single(prior)
+    per_unit = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
+    return per_unit.sum(-1)
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
@@ -182,149 +197,20 @@ def exploring(method: Any, site: int, trajectory: Trajectory, rows: int, like: T
     return choose
 
 
-class MaskHistory(nn.Module):
-    """A running summary of the masks so far: the sum of one linear map of each.
+def log_prob_explored(
+    method: Any, site: int, trajectory: Trajectory, logits: Tensor, log_q: Tensor
+) -> Tensor:
+    """Log-probability of a site's masks under the training policy, without gradient, [rows].
 
-    Its size is the same at every site, so generators that see it, and not the masks themselves,
-    grow with the number of sites and not with its square.
-
-    Examples:
-        >>> history = MaskHistory([4, 3, 5], size=2)
-        >>> first = history([torch.ones(6, 4)], None)
-        >>> history([torch.ones(6, 4), torch.ones(6, 3)], first).shape
-        torch.Size([6, 2])
+    That of :func:`exploring`; ``log_q`` is that of the posterior itself, with log-odds ``logits``,
+    from which given masks are taken to be drawn.
     """
-
-    def __init__(self, units: Sequence[int], size: int) -> None:
-        super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(count, size, bias=False) for count in units[:-1])
-
-    def forward(self, masks: Sequence[Tensor], before: Tensor | None) -> Tensor:
-        """Add the latest of ``masks`` to the summary of those before, [rows, size]."""
-        latest = self.maps[len(masks) - 1]
-        assert isinstance(latest, nn.Linear)
-        added: Tensor = latest(masks[-1].to(latest.weight.dtype))
-        return added if before is None else before + added
-
-
-class MaskPolicy(nn.Module):
-    """Distribution of one site's mask, unit by unit or in autoregressive blocks.
-
-    The units are cut into ``blocks`` of about equal size. Units of a block are independent given
-    the inputs and the blocks before; one block is the paper's factorisation, as many blocks as
-    units can represent any distribution. For the other arguments see :class:`MaskGenerator`.
-
-    Examples:
-        >>> two = MaskPolicy([], units=4, hidden=(8,), start=0.0, blocks=2)
-        >>> mask, logits = two([], lambda logits, part: draw(logits, torch.rand(3, 2)))
-        >>> mask.shape, logits.shape
-        (torch.Size([3, 4]), torch.Size([3, 4]))
-    """
-
-    def __init__(
-        self,
-        inputs: Sequence[int],
-        units: int,
-        hidden: Sequence[int],
-        start: float | Tensor,
-        blocks: int = 1,
-    ) -> None:
-        super().__init__()
-        blocks = min(blocks, units)
-        bounds = [units * block // blocks for block in range(blocks + 1)]
-        self.parts = [slice(*pair) for pair in pairwise(bounds)]
-        self.blocks = nn.ModuleList(
-            MaskGenerator(
-                [*inputs, part.start],
-                part.stop - part.start,
-                hidden,
-                start[part] if isinstance(start, Tensor) else start,
-            )
-            for part in self.parts
-        )
-
-    def forward(self, inputs: Sequence[Tensor], choose: Choose) -> tuple[Tensor, Tensor]:
-        """Return the mask, and its logits given the blocks before, [rows, units] each."""
-        masks: list[Tensor] = []
-        logits: list[Tensor] = []
-        for part, generator in zip(self.parts, self.blocks, strict=True):
-            before = [torch.cat(masks, -1).to(logits[0].dtype)] if masks else []
-            logits.append(generator(*inputs, *before))
-            masks.append(choose(logits[-1], part))
-        if len(masks) == 1:
-            return masks[0], logits[0]
-        rows = masks[0].shape[:-1]
-        return torch.cat(masks, -1), torch.cat([part.expand(*rows, -1) for part in logits], -1)
-
-
-def like(policies: nn.ModuleList) -> Tensor:
-    """A tensor of the device and dtype of the logits of mask policies."""
-    first = policies[0]
-    assert isinstance(first, MaskPolicy)
-    bias = first.blocks[0].bias
-    assert isinstance(bias, Tensor)
-    return bias
-
-
-class MaskGenerator(nn.Module):
-    """Logits of one site's mask from several inputs, each with a small encoder of its own.
-
-    Separate encoders keep a short input (a label) from being drowned by a long one (an
-    activation). The first of the widths ``hidden`` is that of every encoder, the rest join them;
-    without widths the generator is a linear map. Inputs of size 0 are left out; with none left, the
-    logits are plain parameters. All units start with the log-odds ``start``, or each with its own.
-
-    Examples:
-        >>> generator = MaskGenerator([4, 2], units=3, hidden=(8, 8), start=0.5)
-        >>> generator(torch.randn(5, 4), torch.randn(5, 2)).detach().unique()
-        tensor([0.5000])
-    """
-
-    start: float | Tensor
-
-    def __init__(
-        self, inputs: Sequence[int], units: int, hidden: Sequence[int], start: float | Tensor
-    ) -> None:
-        super().__init__()
-        sizes = [size for size in inputs if size]
-        if isinstance(start, Tensor):
-            self.register_buffer("start", start.clone(), persistent=False)
-        else:
-            self.start = start
-        self._shown = f"inputs={sizes}, units={units}, hidden={tuple(hidden)}"
-        width = sum(sizes)
-        self.encoders = nn.ModuleList()
-        if hidden and sizes:
-            self.encoders.extend(nn.Linear(size, hidden[0]) for size in sizes)
-            width = hidden[0] * len(sizes)
-        self.join = nn.ModuleList()
-        for size in hidden[1:] if sizes else ():
-            self.join.append(nn.Linear(width, size))
-            width = size
-        self.weight = nn.Parameter(torch.zeros(units, width)) if width else None
-        self.bias = nn.Parameter(torch.zeros(units))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Map inputs of shape [batch, size] to logits [batch, units] ([1, units] without any)."""
-        present = [value for value in inputs if value.shape[-1]]
-        if self.weight is None:
-            return (DIRECT_GAIN * self.bias + self.start).unsqueeze(0)
-        if len(self.encoders):
-            encoded = [encode(value) for encode, value in zip(self.encoders, present, strict=True)]
-            joined = _activate(torch.stack(encoded, -2)).flatten(-2)
-        else:
-            joined = torch.cat(present, -1)
-        for layer in self.join:
-            joined = _activate(layer(joined))
-        moved = isinstance(self.start, Tensor) or self.start != 0
-        bias = self.bias + self.start if moved else self.bias
-        return F.linear(joined, self.weight, bias)
-
-    def __repr__(self) -> str:
-        """One line: a model has many of these."""
-        return f"{type(self).__name__}({self._shown})"
-
-
-def _activate(value: Tensor) -> Tensor:
-    """LeakyReLU and LayerNorm, whose scale and shift are left to the linear map that follows."""
-    return F.layer_norm(F.leaky_relu(value), value.shape[-1:])
+    options, mask, log_q = method.options, trajectory.masks[site], log_q.detach()
+    if trajectory.given is not None or (options.temperature == 1 and not options.epsilon):
+        return log_q
+    centre = method.starts.at(site)
+    log_q = log_prob(mask, explore(logits.detach(), centre, options.temperature, None))
+    if not options.epsilon:
+        return log_q
+    chance = mask.new_tensor([1 - options.epsilon, options.epsilon]).log()
+    return torch.logaddexp(log_q + chance[0], log_prob_at_rate(mask, centre) + chance[1])

@@ -31,20 +31,16 @@ def generator(seed: int, *words: str | int) -> torch.Generator:
 
 
 def draw_seeds(count: int, generator: torch.Generator | None = None) -> list[int]:
-    """Seeds for as many draws; without a generator, PyTorch's random state is read and not moved.
+    """Seeds for as many draws, from a generator, or else from PyTorch's own; either advances.
 
     Examples:
         >>> draw_seeds(2) == draw_seeds(2)
+        False
+        >>> first, again = (draw_seeds(2, torch.Generator().manual_seed(0)) for _ in range(2))
+        >>> first == again
         True
     """
-    generator = global_copy() if generator is None else generator
+    generator = torch.default_generator if generator is None else generator
     device = generator.device
     seeds: list[int] = torch.randint(2**62, (count,), generator=generator, device=device).tolist()
     return seeds
-
-
-def global_copy() -> torch.Generator:
-    """A generator with PyTorch's own random state, which it does not move."""
-    generator = torch.Generator()
-    generator.set_state(torch.get_rng_state())
-    return generator

@@ -32,6 +32,12 @@ FOLDED_ELEMENTS = 3 * 2**18
 must not grow with the number of draws.
 """
 
+FOLDED_ON_DEVICE = 2**26
+"""The same on an accelerator, which is only busy with large passes: 256 MB in single precision.
+
+A backbone keeps a few such activations at a time, so a pass stays below about 1 GB.
+"""
+
 AHEAD = 64
 """Draws whose masks are drawn ahead at a time, at least, where masks do not depend on the batch."""
 
@@ -166,11 +172,16 @@ class Runner:
             return 1
         if chunk is not None:
             return chunk
-        return max(1, FOLDED_ELEMENTS // ((self.call.batch_size or 1) * self.spec.footprint))
+        return max(1, self._most_elements // ((self.call.batch_size or 1) * self.spec.footprint))
+
+    @property
+    def _most_elements(self) -> int:
+        """Elements of the largest activation of a pass of several draws."""
+        return FOLDED_ELEMENTS if self.call.device.type == "cpu" else FOLDED_ON_DEVICE
 
     def _beside(self, most: int, batch: int, outputs: Tensor) -> int:
         """Draws per pass once the result takes memory, too: down to half as many."""
-        left = FOLDED_ELEMENTS - outputs.numel()
+        left = self._most_elements - outputs.numel()
         return max(-(-most // 2), min(most, left // (max(1, batch) * self.spec.footprint)))
 
 
@@ -201,7 +212,7 @@ class Scorer:
                 f"y must have one label per example of the batch of {self.batch}, got shape "
                 f"{list(y.shape)}"
             )
-        if values:
+        if values and self.target.dim() == 2:  # a label per token
             check_shift(runner.call, self.target, getattr(likelihood, "ignore_index", None))
         self.label = likelihood.encode(self.target)
 
@@ -234,6 +245,12 @@ class Scorer:
         except ValueError:
             self.likelihood.log_prob(output[: len(self.target)], self.target)  # as the user sees it
             raise
+        if trajectory.log_likelihood.shape != target.shape[:1]:
+            raise ValueError(
+                f"log_prob of {self.likelihood} must return one number per example, shape "
+                f"{list(target.shape[:1])}, got {list(trajectory.log_likelihood.shape)}; "
+                "gflowout.testing.check_likelihood checks a likelihood of your own"
+            )
         return trajectory
 
 

@@ -10,7 +10,8 @@ from torch import nn
 from gflowout.core import text
 from gflowout.core.call import Call
 from gflowout.core.probe import learn, run_example, split_example
-from gflowout.core.sites import INPUT, Site, SiteNames, find_sites
+from gflowout.core.site_names import SiteNames, find_sites
+from gflowout.core.sites import INPUT, Site
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ a model is traced into a file (:mod:`gflowout.export`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -56,20 +57,25 @@ class Trajectory(Conditions):
             one row serves all, or one each copy of the batch.
         log_q: Log-probability of the masks under the posterior, [rows]; set by :meth:`add`.
         log_p: Log-probability of the masks under the prior, [rows]; set by :meth:`add`.
+        log_drawn: Log-probability of the masks under the distribution that drew them, without
+            gradient, [rows], where the method weights draws.
         log_z: Estimate of the log evidence, [rows], where the method learns one.
         context: What else the mask generators see, [rows, size].
         summaries: Running summaries of the masks so far, by the name of who keeps them.
         shared: Masks shared by several examples, for methods that multiply them with these.
+        terms: Further tensors that a method's losses need, [rows, ...], by name and site.
     """
 
     masks: list[Tensor] = field(default_factory=list)
     index: Tensor | None = None
     log_q: Tensor = field(init=False, repr=False)
     log_p: Tensor = field(init=False, repr=False)
+    log_drawn: Tensor = field(init=False, repr=False)
     log_z: Tensor | None = None
     context: Tensor | None = None
     summaries: dict[str, Tensor] = field(default_factory=dict)
     shared: Trajectory | None = None
+    terms: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def mask(self, site: int, draw: Callable[[], Tensor]) -> Tensor:
         """Take the given mask of a site, or draw it, and keep it."""
@@ -77,18 +83,33 @@ class Trajectory(Conditions):
         self.masks.append(mask)
         return mask
 
-    def add(self, log_q: Tensor, log_p: Tensor) -> None:
-        """Add the log-probabilities, [rows] each, of the mask that was kept last."""
+    def add(self, log_q: Tensor, log_p: Tensor, **terms: Tensor) -> None:
+        """Add the log-probabilities, [rows] each, of the mask that was kept last.
+
+        Also keep ``terms``, [rows, ...] or those of one copy of the batch, for the losses.
+        """
+        self.record(**{name: self.every_copy(value) for name, value in terms.items()})
         if len(self.masks) > 1:
             log_q, log_p = self.log_q + log_q, self.log_p + log_p
         self.log_q, self.log_p = log_q, log_p
 
+    def record(self, **terms: Tensor) -> None:
+        """Keep tensors of the latest site, [rows, ...], for the losses."""
+        for name, value in terms.items():
+            self.terms.setdefault(name, []).append(value)
+
+    def total(self, name: str) -> Tensor | None:
+        """Sum over sites of the tensors of a name; ``None`` if there are none."""
+        parts = self.terms.get(name)
+        return functools.reduce(torch.add, parts) if parts else None
+
     def earlier(self, like: Tensor, history: nn.Module | None = None, name: str = "") -> Tensor:
         """What a generator sees of the masks of all sites before this one, [rows, size].
 
-        The masks side by side, or what ``history``, a :class:`gflowout.core.policy.MaskHistory`,
-        makes of them; posterior and prior, by ``name``, each have one, trained by their own loss.
-        ``like`` gives rows and dtype. The size is 0 at the first site.
+        The masks side by side, or what ``history``, a
+        :class:`gflowout.core.generators.MaskHistory`, makes of them; posterior and prior, by
+        ``name``, each have one, trained by their own loss. ``like`` gives rows and dtype. The size
+        is 0 at the first site.
         """
         if not self.masks:
             return like.new_zeros(like.shape[0], 0)
@@ -130,6 +151,10 @@ class Scored(Trajectory):
 
     log_likelihood: Tensor = field(init=False, repr=False)
 
+    def each_by_draw(self, *values: Tensor) -> list[Tensor]:
+        """:meth:`by_draw` of several."""
+        return [self.by_draw(value) for value in values]
+
     def by_draw(self, values: Tensor) -> Tensor:
         """Reshape [draws * batch, ...] to [draws, batch, ...]; unchanged for one draw."""
         return values if self.copies == 1 else values.reshape(self.copies, -1, *values.shape[1:])
@@ -156,9 +181,11 @@ def merge(parts: Sequence[Kind]) -> Kind:
         rows = len(first.masks[0])
         indices = [part.index for part in parts if part.index is not None]
         merged.index = torch.cat([index + at * rows for at, index in enumerate(indices)])
-    for name in ("label", "log_q", "log_p", "log_z", "log_likelihood", "context"):
+    for name in ("label", "log_q", "log_p", "log_drawn", "log_z", "log_likelihood", "context"):
         if getattr(first, name, None) is not None:
             setattr(merged, name, torch.cat([getattr(part, name) for part in parts]))
+    for name in first.terms:
+        merged.terms[name] = _join([part.terms[name] for part in parts])
     if first.shared is not None:
         merged.shared = merge([part.shared for part in parts if part.shared is not None])
     return merged

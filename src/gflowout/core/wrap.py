@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from gflowout.core import checks
 from gflowout.core.call import Call, CallSpec
-from gflowout.core.likelihoods import Likelihood
+from gflowout.core.likelihoods import TASKS, Likelihood, for_task
 from gflowout.core.memory_format import warn_of_unsafe_layers
 from gflowout.core.method import METHODS, Method
 from gflowout.core.model import PREFIX, MaskedModel
+from gflowout.core.options import Options
 from gflowout.core.probe import learn, split_example
-from gflowout.core.sites import Site, SiteNames, find_sites
+from gflowout.core.site_names import SiteNames, find_sites
+from gflowout.core.sites import Site
 
 RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_masks"})
 """Keywords that the wrapped model takes for itself."""
@@ -22,10 +24,10 @@ RESERVED = frozenset({"y", "masks", "samples", "chunk", "generator", "return_mas
 
 def wrap(
     backbone: nn.Module,
-    method: str = "gflowout",
+    method: str | Options = "gflowout",
     sites: SiteNames = None,
     *,
-    likelihood: Likelihood,
+    likelihood: Likelihood | str,
     example: Any,
     padding: str | None = None,
     preset: str | None = None,
@@ -36,27 +38,30 @@ def wrap(
 
     Args:
         backbone: Any module. It is used, not copied; its weights and keys stay its own.
-        method: A name listed in ``docs/reference/methods.md``: ``"gflowout"``, ``"mc"``, ...
+        method: A name listed in ``docs/reference/methods.md``: ``"gflowout"``, ``"mc"``, ...; or an
+            object with the method's options, such as ``gfo.GFlowOut(beta=0.5)``, which editors
+            complete. Options then go into the object, not into ``wrap``.
         sites: Names or glob patterns of submodules whose output is masked (``*`` crosses dots; of
             nested matches of a pattern the outermost; see :func:`sites`); ``"input"`` for the
             input itself; a mapping from these to the axis of the units, where it cannot be told, or
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
             ``nn.Dropout*``. ``"none"`` also takes ``()``, for the module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
-            :class:`MultiLabel` or :class:`Gaussian`.
+            :class:`MultiLabel`, :class:`Gaussian`, another one of ``docs/guides/likelihoods.md`` or
+            your own. ``"classification"``, ``"binary"``, ``"multilabel"`` and ``"regression"`` are
+            the first four, sized by the output of the example.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples
             are enough; nothing is trained on them.
         padding: Name of an argument of the backbone, [batch, tokens], that is not 0 (or True) where
             a position is real, such as ``"attention_mask"``. Mask generators then see averages over
             real positions, so that masks do not depend on how far a sentence was padded; see
             :meth:`gflowout.core.sites.Site.pool`. A call without it counts every position.
-        preset: ``"paper"`` for the paper's own values of the options; ``"features"``, with
-            ``"id-gflowout"``, for those that find which inputs matter.
+        preset: With a name, ``"paper"`` for the paper's own values of the options; ``"features"``,
+            with ``"id-gflowout"``, for those that find which inputs matter.
         validate: Check the values of labels, inputs and outputs in every pass. Costs a few
             microseconds, and a synchronisation on accelerators.
-        **options: Options of the method, such as ``prior_keep``. Each is described, with its
-            default, in the ``Options`` class of the method,
-            ``gflowout.methods.METHODS["gflowout"].Options``.
+        **options: With a name, options of the method, such as ``keep``. Each is described, with
+            its default, in the class of the method's object, such as :class:`gflowout.GFlowOut`.
 
     Examples:
         >>> import torch
@@ -68,20 +73,25 @@ def wrap(
         >>> losses.total.backward()
         >>> model.predict(x).mean.shape
         torch.Size([8, 3])
+        >>> method = gfo.GFlowOut(beta=0.5, keep=0.8)
+        >>> model = gfo.wrap(net, method, ["1"], likelihood=gfo.Categorical(3), example=(x[:2],))
+        >>> model.method.options
+        GFlowOut(beta=0.5, prior_keep=0.8)
     """
     if not isinstance(backbone, nn.Module):
         raise TypeError(f"backbone must be an nn.Module, got {type(backbone).__name__}")
     if isinstance(backbone, MaskedModel):
         raise TypeError("backbone is wrapped already: wrap gfo.unwrap(model) instead")
-    if not isinstance(likelihood, Likelihood):
+    if isinstance(likelihood, str):
+        checks.choice("likelihood", likelihood, TASKS)
+    elif not isinstance(likelihood, Likelihood):
         raise TypeError(
-            "likelihood must be gfo.Categorical, Binary, MultiLabel or Gaussian, got "
-            f"{likelihood!r}"
+            "likelihood must be gfo.Categorical(...), gfo.Gaussian(...) or another gfo.Likelihood, "
+            f"or one of {', '.join(map(repr, TASKS))}, got {likelihood!r}"
         )
     checks.boolean("validate", validate)
-    checks.choice("method", method, METHODS)
-    built = METHODS[method].Options.build(method, preset, options)
-    names = find_sites(backbone, sites, empty=METHODS[method].deterministic)
+    kind, built = chosen(method, preset, options)
+    names = find_sites(backbone, sites, empty=kind.deterministic)
     args, kwargs = split_example(example)
     taken = RESERVED & kwargs.keys()
     if taken:
@@ -91,10 +101,48 @@ def wrap(
             "rename it"
         )
     learned, spec, output = learn(Call(backbone, args, kwargs), names, padding)
+    if isinstance(likelihood, str):
+        likelihood = for_task(likelihood, output)
     warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
-    model = assemble(backbone, METHODS[method], learned, likelihood, spec, built, validate)
+    model = assemble(backbone, kind, learned, likelihood, spec, built, validate)
     model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
     return model
+
+
+def chosen(
+    method: str | Options, preset: str | None, options: Mapping[str, Any]
+) -> tuple[type[Method], Options]:
+    """Class and options of a method that is given by name or as an object.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> chosen("mc", None, {"rate": 0.2}) == chosen(gfo.MC(rate=0.2), None, {})
+        True
+    """
+    if isinstance(method, Options):
+        name, more = type(method).__name__, {"preset": preset} if preset is not None else {}
+        for keyword in (*more, *options):
+            value = {**more, **options}[keyword]
+            raise TypeError(
+                f"{keyword}={value!r} was given beside the method object {method!r}: put it into "
+                f"the object, {method.ALIAS or name}({keyword}={value!r}, ...)"
+            )
+        for kind in METHODS.values():
+            if kind.Options is type(method):
+                return kind, method
+        raise ValueError(
+            f"method is a {name}, which is of no registered method: set METHODS[name] of "
+            "gflowout.methods to the class first"
+        )
+    given: Any = method
+    if isinstance(given, type) and issubclass(given, Options | Method):
+        raise TypeError(
+            f"method must be a name or an object, got the class {given.__name__}: call it, as in "
+            "gfo.GFlowOut()"
+        )
+    checks.choice("method", method, METHODS)
+    kind = METHODS[method]
+    return kind, kind.Options.build(method, preset, options)
 
 
 def assemble(
@@ -124,7 +172,7 @@ def unwrap(model: MaskedModel) -> nn.Module:
         >>> import gflowout as gfo
         >>> net = nn.Sequential(nn.Linear(4, 3))
         >>> example = (torch.zeros(2, 4),)
-        >>> model = gfo.wrap(net, "mc", ["0"], likelihood=gfo.Categorical(3), example=example)
+        >>> model = gfo.wrap(net, "mc", ["input"], likelihood=gfo.Categorical(3), example=example)
         >>> gfo.unwrap(model) is net
         True
     """

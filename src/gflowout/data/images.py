@@ -122,6 +122,25 @@ def load_images(
     return _image_set(folder, images, labels, classes, name, split)
 
 
+def find_idx(path: Path) -> Path | None:
+    """The idx file of pictures that a path is or, as a folder, has; ``None`` if there is none.
+
+    Such a file has ``idx3`` in its name, like ``t10k-images-idx3-ubyte.gz``. Where a folder has
+    several, that of test pictures counts: ``t10k`` or ``test`` in its name.
+
+    Raises:
+        DataError: If it is not clear which of several files is meant.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    named = [file for file in files if file.is_file() and "idx3" in file.name]
+    tests = [file for file in named if "t10k" in file.name or "test" in file.name]
+    chosen = tests if len(named) > 1 and tests else named
+    if len(chosen) > 1:
+        names = ", ".join(file.name for file in chosen)
+        raise DataError(f"{path}: has several idx files of pictures, name one of {names}")
+    return chosen[0] if chosen else None
+
+
 def load_corrupted(
     name: str, corruption: str, severity: int, data_dir: str | Path | None = None
 ) -> ImageSet:

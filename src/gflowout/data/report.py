@@ -137,6 +137,10 @@ def _contents(wanted: Entry, folder: Path, data_dir: str | Path | None) -> Conte
         from gflowout.data import clinical
 
         counts = clinical.summarise(folder)
+    elif wanted.kind == "text":
+        from gflowout.data import ratings
+
+        counts = dict(ratings.summarise(folder))
     else:
         from gflowout.data import vqa
 

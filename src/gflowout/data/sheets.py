@@ -69,8 +69,11 @@ def contact_sheet(
             checks.integer(option, number, low=1)
     if severity is not None and severity not in SEVERITIES:
         raise ValueError(f"severity must be an integer from 1 to 5, got {severity!r}")
-    if wanted.kind == "clinical":
-        raise DataError(f"{name}: has no images to show; `gflowout data check {name}` counts stays")
+    if wanted.kind in ("clinical", "text"):
+        what = "stays" if wanted.kind == "clinical" else "sentences"
+        raise DataError(
+            f"{name}: has no images to show; `gflowout data check {name}` counts {what}"
+        )
     if wanted.kind != "images" and (corruptions or severity or rotated):
         raise ValueError(f"corruptions and rotations are for sets of images, not for {name!r}")
     if wanted.kind == "overlays":

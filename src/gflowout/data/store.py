@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Entry:
 
     name: str  # that users type
     title: str  # what it is, in a few words
-    kind: str  # "images", "overlays", "vqa" or "clinical"
+    kind: str  # "images", "overlays", "vqa", "clinical" or "text"
     folders: tuple[str, ...]  # in the data directory that may hold it; a download goes to the first
     files: tuple[File, ...]
     licence: str
@@ -163,6 +163,21 @@ def is_there(name: str, data_dir: str | Path | None = None) -> bool:
     except MissingDataError:
         return False
     return True
+
+
+def problems(names: Iterable[str], data_dir: str | Path | None = None) -> list[str]:
+    """A line for each data set of the catalogue that is not there: where not, and how to get it."""
+    missing = [name for name in dict.fromkeys(names) if not is_there(name, data_dir)]
+    if not missing:
+        return []
+    place, directory = f"--data-dir {data_dir}", None if data_dir is None else Path(data_dir)
+    if data_dir is None:
+        variable = os.environ.get(VARIABLE)
+        place = f"${VARIABLE} {variable}" if variable else str(root())
+        directory = Path(variable) if variable else None
+    nowhere = directory is not None and not directory.expanduser().is_dir()
+    fault = "no such folder, and so no" if nowhere else "no"
+    return [f"{place}: {fault} {name}. {how_to_get(entry(name), (), data_dir)}" for name in missing]
 
 
 def files(wanted: Entry, folder: Path) -> dict[str, Path | None]:

@@ -9,27 +9,23 @@ import keyword
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import tree, uncertainty
+from gflowout.core import tree
 from gflowout.core.call import Args, BoundCall, Kwargs, logits_of, named_tensors
 from gflowout.core.ensemble import Ensemble, check_same_sites
-from gflowout.core.likelihoods import Categorical, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
-from gflowout.core.predictive import settled
+from gflowout.core.predictive import Predictive, settled
 from gflowout.core.runner import Runner
 from gflowout.core.trajectory import Trajectory
+from gflowout.export import answers
 from gflowout.export.noise import Hashed
 
 SEED = "seed"  # name of the input that decides all draws
-OUTPUTS = frozenset({
-    "mean", "samples", "entropy", "expected_entropy", "mutual_information", "max_probability",
-    "dempster_shafer", "variance", "epistemic_variance", "aleatoric_variance",
-})  # fmt: skip
-"""Names of all outputs that a file can have."""
 
 
 class ExportError(ValueError):
@@ -63,6 +59,9 @@ class Deployed(nn.Module):
         prepare: Turns the arguments of the call into the one that the model takes.
         scale: Mean and standard deviation of the labels of a regression before they were
             standardised: answers are then in the units of the labels.
+        decisions: Fitted scalers, sets, intervals and rules of :mod:`gflowout.calibration`,
+            :mod:`gflowout.conformal` and :mod:`gflowout.selective`, in the order in which they are
+            applied.
 
     Attributes:
         example: A call of this module, by name of the input.
@@ -93,8 +92,10 @@ class Deployed(nn.Module):
         masks: bool = False,
         prepare: nn.Module | None = None,
         scale: tuple[float, float] | None = None,
+        decisions: Any = (),
     ) -> None:
         super().__init__()
+        self.decisions = answers.checked(decisions)
         with torch.no_grad():
             copied = copy.deepcopy(model).cpu().requires_grad_(False)
             self.prepare = None if prepare is None else copy.deepcopy(prepare).cpu()
@@ -121,7 +122,8 @@ class Deployed(nn.Module):
                 "tensors with torch.as_tensor"
             )
         self.masks = self._mask_names() if masks else ()
-        readable = _readable(named, {*OUTPUTS, SEED, *self.masks})
+        outputs = *answers.SCORES, *answers.outputs_of(self.decisions)
+        readable = _readable(named, {*outputs, SEED, *self.masks})
         self._names = {id(tensor): name for name, tensor in readable.items()}
         self.example, self.batched = self._with_batch(readable, list(named))
         self._folds = [self._can_fold(member) for member in self.members]
@@ -132,6 +134,9 @@ class Deployed(nn.Module):
         else:
             self.example[SEED] = torch.tensor(0)
         _set_signature(self, tuple(self.example))
+        if self.decisions:
+            with torch.no_grad():
+                answers.check_fit(self.decisions, self._prediction(self.example))
 
     @property
     def members(self) -> Sequence[MaskedModel]:
@@ -158,6 +163,17 @@ class Deployed(nn.Module):
         Args:
             inputs: By name, as in ``example``.
         """
+        return answers.decided(self.values(inputs))
+
+    def values(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same with margins in the place of ``set`` and ``defer``, yes where above 0.
+
+        Args:
+            inputs: By name, as in ``example``.
+        """
+        return answers.values(self._prediction(inputs), self.decisions, self.scale)
+
+    def _prediction(self, inputs: Mapping[str, Tensor]) -> Predictive:
         message = "all inputs must have the same number of rows"
         first, *others = (inputs[name].shape[axis] for name, axis in self.batched.items())
         for rows in others:  # one unknown size, not several
@@ -169,8 +185,7 @@ class Deployed(nn.Module):
             for index, (member, count) in enumerate(zip(self.members, self.counts, strict=True))
             if count
         ]
-        outputs = torch.cat([part.outputs for part in parts])
-        return answers(outputs, parts[0].likelihood, self.scale)
+        return Predictive(torch.cat([part.outputs for part in parts]), parts[0].likelihood)
 
     def call(self, inputs: Mapping[str, Tensor] | None = None) -> tuple[Args, Kwargs]:
         """Inputs as arguments of the model itself, prepared; those of the example if not given."""
@@ -305,44 +320,3 @@ def _readable(named: Mapping[str, Tensor], taken: Collection[str]) -> dict[str, 
             name += "_"
         readable[name] = tensor
     return readable
-
-
-def answers(
-    outputs: Tensor, likelihood: Likelihood, scale: tuple[float, float] | None = None
-) -> dict[str, Tensor]:
-    """Mean, samples and uncertainty scores by name, for raw outputs [samples, batch, ...].
-
-    Computed here and not by :class:`gflowout.Predictive`, which works through large outputs part by
-    part: a trace would fix the size of the parts. See :class:`Deployed` for ``scale``.
-    """
-    draws, flat = outputs.shape[0], outputs.flatten(0, 1)
-
-    def split(values: Tensor) -> Tensor:
-        return values.reshape(draws, -1, *values.shape[1:])
-
-    if isinstance(likelihood, Gaussian):
-        means, log_variances = (split(part) for part in likelihood.moments(flat))
-        noise = log_variances.exp()
-        if scale is not None:
-            means, noise = means * scale[1] + scale[0], noise * scale[1] ** 2
-        return {
-            "mean": means.mean(0),
-            "samples": means,
-            "variance": uncertainty.total_variance(means, noise),
-            "epistemic_variance": uncertainty.epistemic_variance(means),
-            "aleatoric_variance": uncertainty.aleatoric_variance(noise),
-        }
-    logits = split(likelihood.class_logits(flat))
-    probabilities = logits.softmax(-1)
-    categorical = isinstance(likelihood, Categorical)
-    samples = probabilities if categorical else split(likelihood.samples(flat))
-    return {
-        "mean": samples.mean(0),
-        "samples": samples,
-        "entropy": uncertainty.predictive_entropy(probabilities),
-        "expected_entropy": uncertainty.expected_entropy(probabilities),
-        "mutual_information": uncertainty.mutual_information(probabilities),
-        "max_probability": uncertainty.max_probability(probabilities),
-        "dempster_shafer": uncertainty.dempster_shafer(logits),
-        "variance": uncertainty.variance(probabilities),
-    }

@@ -305,7 +305,7 @@ def _worst(
             gap
             for places in batches
             for inputs in [_call(deployed, seed, places)]
-            for gap in _gaps(deployed.run(inputs), answer(inputs))
+            for gap in _gaps(deployed.values(inputs), answer(inputs))
         )
         if worst[0] <= enough:
             break
@@ -321,7 +321,11 @@ def _gaps(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> Iterator[tu
             )
         if not bool(value.isfinite().all()):
             raise ExportError(f"the model gives {name!r} that is not finite on the example")
-        gap = float(((actual[name] - value).abs() / value.abs().clamp(min=1)).max())
+        if actual[name].dtype == torch.bool:  # by what margin it is on the wrong side
+            apart = torch.where((value >= 0) == actual[name], 0.0, value.abs())
+        else:
+            apart = (actual[name] - value).abs() / value.abs().clamp(min=1)
+        gap = float(apart.max())
         yield (float("inf") if gap != gap else gap), name
 
 

@@ -160,7 +160,16 @@ def translations() -> dict[Any, Any]:
         before, after = op.Shape(values, start=0, end=dim), op.Shape(values, start=dim + 1)
         return op.Reshape(wide, op.Concat(before, op.Constant(value_ints=[-1]), after, axis=0))
 
+    def stable_sort(
+        values: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+    ) -> Any:
+        # Of equal values, TopK takes the one with the lower index first.
+        dim %= len(values.shape)
+        size = op.Shape(values, start=dim, end=dim + 1)
+        return op.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
+
     return {
         torch.ops.gflowout.hashed.default: hashed,
+        torch.ops.aten.sort.stable: stable_sort,
         torch.ops.aten.repeat_interleave.self_int: repeat_interleave,
     }

@@ -23,7 +23,7 @@ from gflowout.core.likelihoods import Gaussian
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.core.probe import split_example
-from gflowout.export import formats
+from gflowout.export import answers, formats
 from gflowout.export.deployed import Deployed, ExportError
 
 FORMAT = 1
@@ -86,6 +86,7 @@ def export(
     masks: bool = False,
     prepare: nn.Module | None = None,
     scale: tuple[float, float] | None = None,
+    decisions: Any = (),
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     check: bool = True,
@@ -110,6 +111,11 @@ def export(
             model's one argument, such as the scaling of an image; ``example`` is then a call of it.
         scale: Mean and standard deviation of a regression's labels, if these were standardised:
             answers are then in the labels' own units.
+        decisions: Fitted objects, in the order in which the file applies them to its draws: scalers
+            (``calibration.Temperature``, ``Vector``), after which all answers are calibrated;
+            ``conformal.Sets``, which adds the output ``set``, bool [batch, classes];
+            ``conformal.Intervals``, ``low`` and ``high``; ``selective.Defer``, ``defer``, bool
+            [batch]. Fit them to ``model.predict``, with as many samples as the file has.
         metadata: Further JSON values for the file's metadata, such as ``{"classes": names}``, by
             names that it does not have itself.
         overwrite: Replace a file that exists.
@@ -146,8 +152,9 @@ def export(
     # A file must not depend on an autocast context around this call.
     with torch.autocast("cpu", enabled=False):
         deployed = Deployed(
-            model, args, kwargs, samples=samples, masks=masks, prepare=prepare, scale=scale
-        )
+            model, args, kwargs, samples=samples, masks=masks, prepare=prepare, scale=scale,
+            decisions=decisions,
+        )  # fmt: skip
         described = describe(deployed, {} if metadata is None else metadata)
         content = formats.render(deployed, format, described)
         difference = _difference(deployed, content, format, tolerance) if check else None
@@ -199,6 +206,7 @@ def describe(deployed: Deployed, more: Mapping[str, Any]) -> dict[str, Any]:
         "draws": "masks" if deployed.masks else "seed",
         "likelihood": {"name": type(likelihood).__name__, **likelihood.config()},
         "scale": deployed.scale,
+        "decisions": answers.described(deployed.decisions),
         "members": [
             {
                 "method": member.method.name,

@@ -21,13 +21,15 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from gflowout.core import random  # noqa: E402
+from gflowout.core.disagreement import Disagreement, check_term  # noqa: E402
 from gflowout.core.likelihoods import Likelihood  # noqa: E402
-from gflowout.core.method import Losses  # noqa: E402
+from gflowout.core.method import Losses, Options  # noqa: E402
 from gflowout.core.model import MaskedModel  # noqa: E402
-from gflowout.core.predictive import Predictive  # noqa: E402
-from gflowout.core.sites import SiteNames  # noqa: E402
+from gflowout.core.predictive import Predictive, of_labels  # noqa: E402
+from gflowout.core.site_names import SiteNames  # noqa: E402
 from gflowout.core.wrap import wrap  # noqa: E402
 from gflowout.training.module import Unpack, apart, hits, inputs_of, unpack  # noqa: E402
+from gflowout.training.train_size import examples_of  # noqa: E402
 
 __all__ = ["MaskedMixin"]
 
@@ -42,7 +44,9 @@ class _Masking:
     seed: int
     generator_lr: float | None
     log_z_lr: float | None
+    label_noise_lr: float | None
     counts: bool
+    disagreement: Disagreement | None
 
 
 class MaskedMixin(lightning.LightningModule):
@@ -79,16 +83,18 @@ class MaskedMixin(lightning.LightningModule):
     def add_masks(
         self,
         network: str,
-        method: str = "gflowout",
+        method: str | Options = "gflowout",
         sites: SiteNames = None,
         *,
-        likelihood: Likelihood,
+        likelihood: Likelihood | str,
         example: Any,
         samples: int = 20,
         seed: int = 0,
         generator_lr: float | None = None,
         log_z_lr: float | None = None,
+        label_noise_lr: float | None = None,
         unpack: Unpack = unpack,
+        disagreement: Disagreement | None = None,
         **options: Any,
     ) -> MaskedModel:
         """Wrap the network that an attribute holds; call it at the end of ``__init__``.
@@ -107,8 +113,10 @@ class MaskedMixin(lightning.LightningModule):
             generator_lr: Learning rate of the mask generators; that of your own
                 ``configure_optimizers`` if not given.
             log_z_lr: Learning rate of the estimate of log Z, likewise.
+            label_noise_lr: Learning rate of a learned rate of label noise, likewise; 3e-2 is good.
             unpack: Takes a batch apart into positional arguments of the network, keyword arguments
                 and labels. Not needed for ``(input, ..., labels)`` and mappings with ``labels``.
+            disagreement: Term that is added to the loss, such as ``gfo.Disagreement(0.1)``.
             **options: Options of the method, ``preset`` and ``validate``. A ``train_size`` that is
                 not given is taken from the training data when training starts.
 
@@ -123,16 +131,23 @@ class MaskedMixin(lightning.LightningModule):
             raise TypeError(f"unpack must be a function of a batch, got {unpack!r}")
         checks.integer("samples", samples, low=1)
         checks.integer("seed", seed, low=0)
-        for key, rate in (("generator_lr", generator_lr), ("log_z_lr", log_z_lr)):
+        rates = {
+            "generator_lr": generator_lr, "log_z_lr": log_z_lr, "label_noise_lr": label_noise_lr
+        }  # fmt: skip
+        for key, rate in rates.items():
             if rate is not None:
                 checks.number(key, rate, low=0)
         model = wrap(
             getattr(owner, name), method, sites, likelihood=likelihood, example=example, **options
         )
+        if disagreement is not None:
+            check_term(disagreement, model)
         setattr(owner, name, model)
         # A size that was not given is that of whatever is trained on.
         counts = getattr(model.method.options, "train_size", 0) is None
-        self._masking = _Masking(network, unpack, samples, seed, generator_lr, log_z_lr, counts)
+        self._masking = _Masking(
+            network, unpack, samples, seed, **rates, counts=counts, disagreement=disagreement
+        )
         return model
 
     @property
@@ -146,9 +161,9 @@ class MaskedMixin(lightning.LightningModule):
         """Take the size of the training data for methods that weigh it against a prior."""
         super().on_train_start()
         loader: Any = self.trainer.train_dataloader
-        data: Any = getattr(loader, "dataset", None)
-        if self._masks.counts and hasattr(data, "__len__"):
-            self.masked.set_options(train_size=len(data))
+        size = examples_of(loader) if self._masks.counts else None
+        if size is not None:
+            self.masked.set_options(train_size=size)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """The method's loss for a batch, in place of your own step's.
@@ -163,7 +178,11 @@ class MaskedMixin(lightning.LightningModule):
         args, kwargs, y = apart(batch, self._masks.unpack)
         losses = self.masked(*args, y=y, **kwargs)
         self.log_losses(losses, len(y))
-        return losses.total
+        if self._masks.disagreement is None:
+            return losses.total
+        term = self._masks.disagreement(self.masked, *args, **kwargs)
+        self.log("train/disagreement", term.detach(), batch_size=len(y))
+        return losses.total + term
 
     def log_losses(self, losses: Losses, batch_size: int) -> None:
         """Log the parts of a training loss; override it for other names.
@@ -200,7 +219,10 @@ class MaskedMixin(lightning.LightningModule):
         groups = self.masked.parameter_groups()
         if optimisers is not None:
             self._check_covered(optimisers, [p for group in groups for p in group["params"]])
-        given = {"generator": self._masks.generator_lr, "log_z": self._masks.log_z_lr}
+        given = {
+            "generator": self._masks.generator_lr, "log_z": self._masks.log_z_lr,
+            "label_noise": self._masks.label_noise_lr,
+        }  # fmt: skip
         rates = {name: rate for name, rate in given.items() if rate is not None}
         if rates and not isinstance(optimisers, torch.optim.Optimizer):
             raise TypeError(
@@ -231,10 +253,12 @@ class MaskedMixin(lightning.LightningModule):
             result = own(batch, **{name: given[name] for name in given if name in taken})
         args, kwargs, y = apart(batch, self._masks.unpack)
         pred = self._draw(args, kwargs, index, loader)
-        scores = {f"{part}/nll": -pred.log_prob(y).mean()}
+        # Labels of tests are taken for true ones.
+        scored = pred if part == "test" else of_labels(pred, self.masked.likelihood)
+        scores = {f"{part}/nll": -scored.log_prob(y).mean()}
         right = hits(pred.likelihood, pred.mean, y)
         if right is not None:
-            scores[f"{part}/accuracy"] = torch.tensor(right / len(y))
+            scores[f"{part}/accuracy"] = right / len(y)
         self.log_dict(scores, on_epoch=True, batch_size=len(y), sync_dist=True)
         return result
 
@@ -243,8 +267,6 @@ class MaskedMixin(lightning.LightningModule):
     ) -> Predictive:
         rank = self.global_rank if self._trainer is not None else 0
         generator = random.generator(self._masks.seed, "predict", loader, index, rank)
-        if self.device.type != "cpu":
-            generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
         samples = self._masks.samples
         return self.masked.predict(*args, samples=samples, generator=generator, **kwargs)
 

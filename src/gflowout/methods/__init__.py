@@ -15,6 +15,7 @@ from gflowout.methods.contextual import ContextualDropout as ContextualDropout
 from gflowout.methods.variational import VariationalDropout as VariationalDropout
 from gflowout.methods.gates import StochasticGates as StochasticGates
 from gflowout.methods.masksembles import Masksembles as Masksembles
+from gflowout.methods.modes import Modes as Modes
 from gflowout.methods.none import NoDropout as NoDropout
 # isort: on
 

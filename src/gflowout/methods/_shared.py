@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import checks, policy
+from gflowout.core import checks, generators, policy
 from gflowout.core.sites import Site
 
 DEFAULT_KEEP = 0.9
@@ -41,10 +41,26 @@ def check_policy(options: Any) -> None:
     checks.integer("draws", options.draws, low=1)
     checks.integer("blocks", options.blocks, low=1)
     checks.choice("history", options.history, ["all", "summary"])
-    if not isinstance(options.hidden, tuple | list):
-        raise TypeError(f"hidden must be a tuple of widths, got {options.hidden!r}")
-    for width in options.hidden:
+    check_hidden(options.hidden)
+
+
+def check_hidden(hidden: Any) -> None:
+    """Check widths of a generator."""
+    if not isinstance(hidden, tuple | list):
+        raise TypeError(f"hidden must be a tuple of widths, got {hidden!r}")
+    for width in hidden:
         checks.integer("hidden", width, low=1)
+
+
+def check_bound(options: Any) -> None:
+    """Check what the backbone is trained by: ``bound``, and the number of ``draws``."""
+    checks.choice("bound", options.bound, ["mean", "marginal"])
+    checks.integer("draws", options.draws, low=1)
+    if options.bound == "marginal" and options.draws < 2:
+        raise ValueError(
+            'bound="marginal" averages over the draws of one example: draws must be an integer '
+            f">= 2, got {options.draws}"
+        )
 
 
 def check_sizes(options: Any) -> None:
@@ -55,17 +71,17 @@ def check_sizes(options: Any) -> None:
             checks.integer(name, value, low=1)
 
 
-def history_of(sites: Sequence[Site], options: Any) -> policy.MaskHistory | None:
+def history_of(sites: Sequence[Site], options: Any) -> generators.MaskHistory | None:
     """What keeps a summary of earlier masks, if the options ask for one."""
     if options.history == "all":
         return None
-    return policy.MaskHistory([site.units for site in sites], policy.SUMMARY)
+    return generators.MaskHistory([site.units for site in sites], generators.SUMMARY)
 
 
 def history_sizes(sites: Sequence[Site], options: Any) -> list[int]:
     """Size of what a generator sees of the earlier masks, per site."""
     if options.history == "summary":
-        return [policy.SUMMARY if index else 0 for index in range(len(sites))]
+        return [generators.SUMMARY if index else 0 for index in range(len(sites))]
     return [sum(site.units for site in sites[:index]) for index in range(len(sites))]
 
 
@@ -133,8 +149,8 @@ class SiteNumbers(nn.Module):
 
     def forward(self) -> Tensor:
         """Return all numbers, [numbers]."""
-        # One parameter must do what a generator does with many; see policy.DIRECT_GAIN.
-        return self.start + policy.DIRECT_GAIN * self.moved
+        # One parameter must do what a generator does with many; see generators.DIRECT_GAIN.
+        return self.start + generators.DIRECT_GAIN * self.moved
 
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
         """Cut what was made of the numbers into the part of each site, [units or 1]."""

@@ -9,9 +9,9 @@ once their posterior is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,12 +21,12 @@ from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
-from gflowout.methods._shared import check_policy, check_sizes, keep_rate
-from gflowout.methods.gflowout import GFlowOut, GFlowOutOptions
+from gflowout.methods._shared import check_bound, check_policy, check_sizes, keep_rate
+from gflowout.methods.gflowout import PAPER, GFlowOut, GFlowOutOptions
 from gflowout.methods.id_gflowout import IDGFlowOut, IDGFlowOutOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CombinedOptions(Options):
     """Options of the combined method.
 
@@ -37,13 +37,19 @@ class CombinedOptions(Options):
         prior_keep: Keep rate of the shared masks' prior, and start of the own masks. A unit lives
             if both keep it, so at the 0.7 of ``preset="paper"`` about half do. ``None``: both
             together keep as many as the ``nn.Dropout`` that the site replaces, and 0.9 where there
-            was none.
+            was none. ``keep`` is the rate of both together, the square of this.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         hidden: Widths of the mask generators.
         draws: Shared masks scored on the same examples in one step, each with own masks.
+        bound: What trains the backbone, ``"mean"`` or ``"marginal"`` over the draws; see GFlowOut.
         group_size: Examples that share a mask; see ID-GFlowOut.
         train_size: Number of training examples.
         blocks: Autoregressive blocks inside a site.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Combined(keep=0.81, train_size=1000)  # 0.9 each
+        Combined(prior_keep=0.9, train_size=1000)
     """
 
     temperature: float = 2.0
@@ -53,10 +59,16 @@ class CombinedOptions(Options):
     rescale: str = "none"
     hidden: tuple[int, ...] = (32, 32)
     draws: int = 4
+    bound: str = "mean"
     group_size: int | None = None
     train_size: int | None = None
     blocks: int = 1
 
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "Combined"
+    KEEP: ClassVar[bool] = True
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "hidden", "blocks"})
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"prior_keep": 0.7}}
     log_z: ClassVar[str] = "learned"
@@ -65,7 +77,13 @@ class CombinedOptions(Options):
     def __post_init__(self) -> None:
         """Check the values."""
         check_policy(self)
+        check_bound(self)
         check_sizes(self)
+
+    @classmethod
+    def of_keep(cls, keep: float, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Shared and own masks together keep this share of the units."""
+        return {"prior_keep": keep**0.5}
 
 
 class Combined(Method):
@@ -116,6 +134,10 @@ class Combined(Method):
         self.own.draw(site, activation, trajectory)
         return self._product(site, activation, trajectory)
 
+    def keep_probabilities(self) -> list[Tensor] | None:
+        """Those of the shared masks."""
+        return self.shared.keep_probabilities()
+
     def step(self, score: Score) -> Losses:
         """One pass; the log-quantities of the result are those of the own masks."""
         self.shared.options, self.own.options = self._parts()
@@ -127,7 +149,11 @@ class Combined(Method):
         own = objectives.trajectory_balance(log_q, reward, log_z).mean()
         balance = self.shared.balance(trajectory.shared, reward - log_q.detach(), beta=1.0)
         tb = own + objectives.trajectory_balance(*balance).mean()
-        return balance_losses(trajectory, tb, log_q, reward, log_z, prior=-log_p.mean())
+        # Shared masks are the same for all examples: their divergence counts once for all.
+        shared = trajectory.shared.per_example(trajectory.shared.log_q - trajectory.shared.log_p)
+        kl = log_q - log_p + shared / self.shared.examples_in_training(trajectory.batch)
+        rest = self.own.likelihood_and_prior(trajectory)
+        return balance_losses(trajectory, tb, log_q, reward, log_z, kl=kl, **rest)
 
     def _share(self, trajectory: Trajectory, draw: Callable[[int, Trajectory], Tensor]) -> None:
         """Draw the shared masks of all sites and show them to the generators of the own ones."""
@@ -154,8 +180,8 @@ class Combined(Method):
     def _parts(self) -> tuple[IDGFlowOutOptions, GFlowOutOptions]:
         """Options of the shared and of the own masks."""
         common = ("prior_keep", "hidden", "draws", "blocks")
-        shared, own = ("group_size", "train_size"), ("temperature", "epsilon", "beta")
+        shared, own = ("group_size", "train_size"), ("temperature", "epsilon", "beta", "bound")
         return (
             IDGFlowOutOptions(**{name: getattr(self.options, name) for name in common + shared}),
-            GFlowOutOptions(**{name: getattr(self.options, name) for name in common + own}),
+            GFlowOutOptions(**PAPER | {name: getattr(self.options, name) for name in common + own}),
         )

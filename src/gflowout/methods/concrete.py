@@ -17,10 +17,10 @@ the entropy of a Bernoulli variable and c = 1 the paper's scale. Prediction uses
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,24 +29,30 @@ from torch.nn import functional as F
 from gflowout.core import checks, policy
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
+from gflowout.core.options import dropping
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers, check_sizes, keep_rate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConcreteDropoutOptions(Options):
     """Options of concrete dropout.
 
     Attributes:
         rate: Drop rate that every unit starts with. ``None``: that of the ``nn.Dropout`` that the
-            site replaces, and 0.1 where there was none.
+            site replaces, and 0.1 where there was none. ``keep`` sets it, too: 1 - rate.
         per_unit: Learn a rate per unit instead of one per site.
         relaxation: Temperature t of the relaxed masks in training.
         length_scale: Of the Gaussian prior over weights: their squares count
             ``length_scale**2 / (2 * train_size)``, over the keep rate. 0 leaves them out.
         dropout_regularizer: Scale c of the entropy term; 1 is the KL divergence.
         train_size: Number of training examples, N.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Concrete(keep=0.8, per_unit=True)
+        Concrete(rate=0.2, per_unit=True)
     """
 
     rate: float | None = None
@@ -56,6 +62,11 @@ class ConcreteDropoutOptions(Options):
     dropout_regularizer: float = 1.0
     train_size: int | None = None
 
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "Concrete"
+    KEEP: ClassVar[bool] = True
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"rate", "per_unit"})
 
     def __post_init__(self) -> None:
@@ -67,6 +78,11 @@ class ConcreteDropoutOptions(Options):
         checks.number("length_scale", self.length_scale, low=0)
         checks.number("dropout_regularizer", self.dropout_regularizer, low=0)
         check_sizes(self)
+
+    @classmethod
+    def of_keep(cls, keep: float, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The drop rate is what is not kept."""
+        return {"rate": dropping(keep)}
 
 
 class ConcreteDropout(Method):
@@ -130,6 +146,11 @@ class ConcreteDropout(Method):
         mask = trajectory.mask(site, draw)
         return (mask / torch.sigmoid(logits)).to(activation.dtype)
 
+    def keep_probabilities(self) -> list[Tensor]:
+        """The learned rates."""
+        numbers = enumerate(self.sites)
+        return [(1 - self.rate(index)).detach().expand(site.units) for index, site in numbers]
+
     def step(self, score: Score) -> Losses:
         """One pass; likelihood and regularisers both reach the rates and the backbone.
 
@@ -150,7 +171,8 @@ class ConcreteDropout(Method):
             if weight is not None and options.length_scale > 0:
                 squares = weight_term(weight, inverse)
                 divergence = divergence + options.length_scale**2 / 2 * squares
-        size = self.examples_in_training(trajectory.batch)
+        regular = options.dropout_regularizer > 0 or options.length_scale > 0
+        size = self.examples_in_training(trajectory.batch) if regular else 1
         return likelihood_losses(trajectory, divergence / size)
 
     def _uniform(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:

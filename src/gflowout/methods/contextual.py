@@ -17,24 +17,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gflowout.core import checks, policy
+from gflowout.core import checks, generators, objectives, policy
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, scaled
+from gflowout.core.method import Losses, Method, Options, Score, marginal_nll, scaled
 from gflowout.core.sites import Site
-from gflowout.core.trajectory import Trajectory
-from gflowout.methods._shared import Starts
+from gflowout.core.trajectory import Scored, Trajectory
+from gflowout.methods._shared import Starts, check_bound
 
 NARROWEST = 8
 """Least width of a generator's hidden layer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ContextualDropoutOptions(Options):
     """Options of contextual dropout.
 
@@ -44,40 +44,57 @@ class ContextualDropoutOptions(Options):
     Attributes:
         prior_keep: Keep rate that generators and learned prior start from. ``None``: that of the
             ``nn.Dropout`` that the site replaces, and 0.9 where there was none; 0.5 in
-            ``preset="paper"``.
+            ``preset="paper"``. ``keep`` sets it, too.
         kl_weight: Weight of the KL term; 1 is the ELBO. To anneal, let it grow during training:
             ``model.set_options(kl_weight=min(1.0, step / 1000))``.
-        noise: ``"bernoulli"``, masks of 0 and 1 with the ARM estimator and two forward passes per
+        family: ``"bernoulli"``, masks of 0 and 1 with the ARM estimator and two forward passes per
             training step; or ``"gaussian"``, factors of mean 1 and variance (1 - keep) / keep with
             the reparametrised gradient and one pass.
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
         reduction: Units of a site per hidden unit of its generator.
         gain: Log-odds per unit of a generator's output. With the authors' 0.01
             (``preset="paper"``) rates hardly leave their start.
+        bound: ``"mean"`` averages the log-likelihoods of the draws, as in the ELBO; ``"marginal"``
+            takes the log of their mean likelihood, for labels with many parts, in one pass.
+        draws: Masks per example in one step.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Contextual(keep=0.8, family="gaussian")
+        Contextual(prior_keep=0.8, family='gaussian')
     """
 
     prior_keep: float | None = None
     kl_weight: float = 1.0
-    noise: str = "bernoulli"
+    family: str = "bernoulli"
     rescale: str = "none"
     reduction: int = 10
     gain: float = 1.0
+    bound: str = "mean"
+    draws: int = 1
 
-    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "noise", "reduction", "gain"})
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "Contextual"
+    KEEP: ClassVar[bool] = True
+    STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"prior_keep", "family", "reduction", "gain"})
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"prior_keep": 0.5, "gain": 0.01}}
+    RENAMED: ClassVar[dict[str, str]] = {"noise": "family"}
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.prior_keep is not None:
             checks.probability("prior_keep", self.prior_keep)
         checks.number("kl_weight", self.kl_weight, low=0)
-        checks.choice("noise", self.noise, list(NOISES))
+        checks.choice("family", self.family, list(FAMILIES))
         checks.choice("rescale", self.rescale, ["none", "kept"])
         checks.integer("reduction", self.reduction, low=1)
         checks.number("gain", self.gain, low=0, open_low=True)
-        if self.noise == "gaussian" and self.rescale != "none":
+        check_bound(self)
+        if self.family == "gaussian" and self.rescale != "none":
             raise ValueError(
-                f"rescale must be 'none' with noise=\"gaussian\", whose factors have mean 1, got "
+                f"rescale must be 'none' with family=\"gaussian\", whose factors have mean 1, got "
                 f"{self.rescale!r}"
             )
 
@@ -98,6 +115,7 @@ class Bernoulli:
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         """Log-probability, summed over units."""
+        logits = policy.single(logits)
         # policy.log_prob would spread the prior's single number over all units first.
         return (mask * logits).sum(-1) - F.softplus(logits).expand_as(mask).sum(-1)
 
@@ -109,8 +127,7 @@ class Bernoulli:
             >>> Bernoulli.kl(torch.tensor([0.0, 0.0]), torch.tensor(0.0))
             tensor(0.)
         """
-        kl = torch.sigmoid(logits) * (logits - prior) - F.softplus(logits) + F.softplus(prior)
-        return kl.sum(-1)
+        return policy.kl(logits, prior)
 
 
 class Gaussian:
@@ -131,6 +148,7 @@ class Gaussian:
     @staticmethod
     def log_prob(mask: Tensor, logits: Tensor) -> Tensor:
         """Log-density, summed over units."""
+        logits = policy.single(logits)
         twice = logits - (mask - 1).square() * logits.exp() - math.log(2 * math.pi)
         return 0.5 * twice.sum(-1)
 
@@ -146,16 +164,20 @@ class Gaussian:
         return 0.5 * (ratio.expm1() - ratio).sum(-1)
 
 
-NOISES: dict[str, type[Bernoulli | Gaussian]] = {"bernoulli": Bernoulli, "gaussian": Gaussian}
+FAMILIES: dict[str, type[Bernoulli | Gaussian]] = {"bernoulli": Bernoulli, "gaussian": Gaussian}
 
 
 @dataclass
 class _Record:
-    """What one pass leaves behind, site after site: random numbers, logits and KL divergences."""
+    """What one pass leaves behind, site after site: random numbers, logits and KL divergences.
+
+    Draws that cannot be folded take several passes, one after the other.
+    """
 
     antithetic: _Record | None = None
     random: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
+    log_q: list[Tensor] = field(default_factory=list)
     kl: list[Tensor] = field(default_factory=list)
 
 
@@ -180,7 +202,7 @@ class ContextualDropout(Method):
     ) -> None:
         super().__init__(sites, likelihood, options)
         self.starts = Starts(sites, options.prior_keep)
-        self.noise = NOISES[options.noise]
+        self.noise = FAMILIES[options.family]
         self.generators = nn.ModuleList(_generator(site.units, options.reduction) for site in sites)
         self.prior = nn.Parameter(torch.zeros(len(sites)))
 
@@ -202,15 +224,18 @@ class ContextualDropout(Method):
             if record.antithetic is None:
                 random = self._random(site, activation, trajectory)
             else:
-                random = 1 - record.antithetic.random[site]
+                random = 1 - record.antithetic.random[len(record.random)]
             record.random.append(random)
             return self.noise.sample(logits, random)
 
         mask = trajectory.mask(site, drawn)
         if record.antithetic is None:
+            scored = torch.is_grad_enabled() and self.options.bound == "marginal"
+            with torch.set_grad_enabled(scored):
+                log_q = self.noise.log_prob(mask.detach(), logits)
             with torch.no_grad():
-                log_q = self.noise.log_prob(mask, logits)
-                trajectory.add(log_q, self.noise.log_prob(mask, prior))
+                trajectory.add(log_q.detach(), self.noise.log_prob(mask, prior))
+            record.log_q.append(log_q)
         return scaled(mask, self.options.rescale).to(activation.dtype)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
@@ -226,43 +251,81 @@ class ContextualDropout(Method):
         return scaled(mask, self.options.rescale, expected=expected).to(activation.dtype)
 
     def step(self, score: Score) -> Losses:
-        """Two passes, the second without gradient for the backbone; one with Gaussian noise.
+        """Two passes, the second without gradient for the backbone.
 
+        It takes one with Gaussian noise, and one with the marginal bound.
         ``nll`` and ``prior`` have the values of the masks that were drawn, so ``total`` is a sample
         of the negative ELBO (with ``kl_weight``); the gradient of each part is an unbiased estimate
         of that of its expectation over masks. Masks that are given, or a pass without gradient,
         need no second pass: the likelihood then has nothing to tell the generators.
         """
         record = _Record()
-        trajectory = score(partial(self.draw_training, record=record))
-        nll = -trajectory.log_likelihood
-        count = len(self.sites)  # several draws of given masks take as many passes
-        kl = [torch.cat(record.kl[site::count]) for site in range(count)]
-        nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
-        if self.options.noise == "bernoulli" and record.random and torch.is_grad_enabled():
-            mirrored = _Record(antithetic=record)
-            with torch.no_grad():
-                pseudo = score(partial(self.draw_training, record=mirrored))
-            costs = _costs(nll, kl)
-            pseudo_costs = _costs(-pseudo.log_likelihood, mirrored.kl)
-            for site, (cost, pseudo_cost) in enumerate(zip(costs, pseudo_costs, strict=True)):
-                pair = record.random[site], record.logits[site], mirrored.logits[site]
-                for_nll, for_kl = arm(*pair, cost, pseudo_cost).mean(-1)
-                nll_loss, kl_loss = nll_loss + for_nll, kl_loss + for_kl
-        prior = self.options.kl_weight * kl_loss
+        draw = partial(self.draw_training, record=record)
+        trajectory = score(draw, copies=self.options.draws)
+        if self.options.bound == "marginal":
+            nll, kl = self._marginal(trajectory, record)
+        else:
+            nll, kl = self._elbo(trajectory, record, score)
+        prior = self.options.kl_weight * kl
+        log_reward = trajectory.log_p + trajectory.log_likelihood
         return Losses(
-            total=nll_loss + prior,
-            nll=nll_loss,
+            total=nll + prior,
+            nll=nll,
             tb=nll.new_zeros(()),
             prior=prior,
             masks=trajectory.masks_by_draw(),
-            log_q=trajectory.log_q,
-            log_reward=(trajectory.log_p - nll).detach(),
+            log_q=trajectory.by_draw(trajectory.log_q),
+            log_reward=trajectory.by_draw(log_reward.detach()),
+            log_p=trajectory.by_draw(trajectory.log_p.detach()),
+            log_likelihood=trajectory.by_draw(trajectory.log_likelihood.detach()),
+            kl=kl.detach(),
         )
+
+    def _elbo(self, trajectory: Scored, record: _Record, score: Score) -> tuple[Tensor, Tensor]:
+        """Mean NLL and KL divergence, with gradients from a second pass by :func:`arm`."""
+        nll, kl = -trajectory.log_likelihood, self._by_site(record.kl)
+        nll_loss, kl_loss = nll.mean(), torch.stack(kl).sum(0).mean()
+        if not self._estimates(record):
+            return nll_loss, kl_loss
+        mirrored = _Record(antithetic=record)
+        with torch.no_grad():
+            draw = partial(self.draw_training, record=mirrored)
+            pseudo = score(draw, copies=self.options.draws)
+        costs = _costs(nll, kl)
+        pseudo_costs = _costs(-pseudo.log_likelihood, self._by_site(mirrored.kl))
+        parts = map(self._by_site, (record.random, record.logits, mirrored.logits))
+        for of_site in zip(*parts, costs, pseudo_costs, strict=True):
+            for_nll, for_kl = arm(*of_site).mean(-1)
+            nll_loss, kl_loss = nll_loss + for_nll, kl_loss + for_kl
+        return nll_loss, kl_loss
+
+    def _marginal(self, trajectory: Scored, record: _Record) -> tuple[Tensor, Tensor]:
+        """NLL of the mean over draws, and KL divergence, with gradients from the draws alone."""
+        kl = self._by_site(record.kl)
+        kl_loss = torch.stack(kl).sum(0).mean()
+        if not self._estimates(record):
+            return marginal_nll(trajectory), kl_loss
+        log_q = torch.stack(self._by_site(record.log_q))
+        log_q = log_q.reshape(len(self.sites), trajectory.copies, -1)
+        later = torch.stack([cost[1] for cost in _costs(-trajectory.log_likelihood, kl)])
+        nll = marginal_nll(trajectory, objectives.own_weights(log_q.sum(0)).flatten())
+        return nll, kl_loss + objectives.leave_one_out(log_q, later.reshape(log_q.shape))
+
+    def _estimates(self, record: _Record) -> bool:
+        """Whether the generators need an estimate of their gradient."""
+        drawn = bool(record.random) and torch.is_grad_enabled()
+        return drawn and self.options.family == "bernoulli"
+
+    def _by_site(self, values: list[Tensor]) -> list[Tensor]:
+        """Join values of all passes: one [draws * batch, ...] per site."""
+        sites = len(self.sites)
+        if len(values) == sites:
+            return values
+        return [torch.cat(values[site::sites]) for site in range(sites)]
 
     def prior_logits(self, site: int) -> Tensor:
         """Log-odds of the prior's keep rate at a site, or of every unit's."""
-        return self.prior[site] * policy.DIRECT_GAIN + self.starts.at(site)
+        return self.prior[site] * generators.DIRECT_GAIN + self.starts.at(site)
 
     def _logits(self, site: int, activation: Tensor, real: Tensor | None = None) -> Tensor:
         pooled = self.sites[site].pool(activation.detach(), real).to(self.prior.dtype)

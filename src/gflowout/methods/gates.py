@@ -17,11 +17,11 @@ posterior of all of them it costs as much as a prior with log-odds :math:`-N \la
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,19 +34,24 @@ from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StochasticGatesOptions(Options):
     """Options of stochastic gates.
 
     Attributes:
         start: Mean of every gate at the start. Units with a keep rate of their own start where
-            that is the probability that their gate is not closed.
+            that is the probability that their gate is not closed; ``keep`` does this for all.
         noise: Standard deviation sigma of the noise.
         strength: What an open gate costs, lambda: nats per example. To select few inputs, take
             more, 0.01 say.
         shared: Draw one set of gates for the whole batch instead of one per example.
         predict: Gates of a prediction: ``"draw"`` draws them as in training; ``"mean"`` sets the
             noise to 0, so that all samples are the same.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Gates(keep=0.5, strength=0.01)
+        Gates(start=0.0, strength=0.01)
     """
 
     start: float = 0.5
@@ -55,6 +60,11 @@ class StochasticGatesOptions(Options):
     shared: bool = False
     predict: str = "draw"
 
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "Gates"
+    KEEP: ClassVar[bool] = True
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"start", "noise"})
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"strength": 0.01, "shared": True, "predict": "mean"}
@@ -67,6 +77,12 @@ class StochasticGatesOptions(Options):
         checks.number("strength", self.strength, low=0)
         checks.boolean("shared", self.shared)
         checks.choice("predict", self.predict, ["draw", "mean"])
+
+    @classmethod
+    def of_keep(cls, keep: float, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean at which this is the probability that a gate is not closed."""
+        normal = NormalDist(0, given.get("noise", cls.noise))
+        return {"start": normal.inv_cdf(checks.probability("keep", keep))}
 
 
 class StochasticGates(Method):
@@ -123,6 +139,17 @@ class StochasticGates(Method):
             return None
         like = self.means.moved
         return [self._predicted(site, like, trajectory) for site in range(len(self.sites))]
+
+    def keep_probabilities(self) -> list[Tensor]:
+        """Probabilities that gates are not closed."""
+        return [self.open_probability(site).detach() for site in range(len(self.sites))]
+
+    def fixed_masks(self, threshold: float) -> list[Tensor]:
+        """Gates without noise; closed where :meth:`keep_probabilities` are below the threshold."""
+        return [
+            torch.where(keep >= threshold, self.mean(site).detach().clamp(0, 1), 0.0)
+            for site, keep in enumerate(self.keep_probabilities())
+        ]
 
     def step(self, score: Score) -> Losses:
         """One pass; likelihood and penalty both reach the means.

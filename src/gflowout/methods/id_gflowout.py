@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gflowout.core import checks, distributed, objectives, policy
+from gflowout.core import checks, credit, distributed, generators, objectives, policy
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, balance_losses, scaled
 from gflowout.core.noise import RecordedNoise
@@ -27,7 +27,7 @@ from gflowout.methods._shared import Starts, check_policy, check_sizes, history_
 DEFAULT_GROUPS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class IDGFlowOutOptions(Options):
     """Options of ID-GFlowOut; the defaults are those that find the posterior.
 
@@ -35,11 +35,15 @@ class IDGFlowOutOptions(Options):
     four times one with ``draws=1``; see the design notes for what that buys.
 
     Attributes:
+        objective: What trains the posterior: ``"tb"``, trajectory balance; or ``"credit"``, the
+            ELBO of the training set per example, with credit per unit from the backward pass of the
+            likelihood, as in GFlowOut: biased, but it comes much nearer to a sharp posterior.
         temperature: Divides the posterior's logits, around the prior's, when drawing in training.
         epsilon: Probability, per mask and site, of a random mask from the prior.
         beta: Scale of the log-likelihood in the reward.
         prior_keep: Keep rate of the fixed prior. ``None``: that of the ``nn.Dropout`` that the site
-            replaces, and 0.9 where there was none; 0.5 in ``preset="paper"``.
+            replaces, and 0.9 where there was none; 0.5 in ``preset="paper"``. ``keep`` sets it,
+            too.
         start_keep: Keep rate that the posterior starts from; ``None`` for that of the prior.
         sparsity: What the prior charges for every unit that is kept, in nats, beyond
             ``prior_keep``. To anneal, let it grow during training:
@@ -55,8 +59,14 @@ class IDGFlowOutOptions(Options):
         blocks: Autoregressive blocks inside a site, at most one per unit; 1 is the paper.
         history: What generators see of earlier sites: ``"all"`` masks, as in the paper, or a
             learned ``"summary"`` of fixed size, whose cost is linear in the number of sites.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.IDGFlowOut(keep=0.8, train_size=1000)
+        IDGFlowOut(prior_keep=0.8, train_size=1000)
     """
 
+    objective: str = "tb"
     temperature: float = 1.0
     epsilon: float = 0.0
     beta: float = 1.0
@@ -72,6 +82,11 @@ class IDGFlowOutOptions(Options):
     blocks: int = 1
     history: str = "all"
 
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "IDGFlowOut"
+    KEEP: ClassVar[bool] = True
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset(
         {"prior_keep", "start_keep", "hidden", "log_z", "blocks", "history"}
     )
@@ -87,6 +102,7 @@ class IDGFlowOutOptions(Options):
         """Check the values."""
         check_policy(self)
         check_sizes(self)
+        checks.choice("objective", self.objective, ["tb", "credit"])
         checks.number("sparsity", self.sparsity, low=0)
         if self.start_keep is not None:
             checks.probability("start_keep", self.start_keep)
@@ -125,7 +141,7 @@ class IDGFlowOut(Method):
             if options.start_keep is not None:
                 start = policy.logit(options.start_keep)
             self.posterior.append(
-                policy.MaskPolicy(inputs, site.units, options.hidden, start, options.blocks)
+                generators.MaskPolicy(inputs, site.units, options.hidden, start, options.blocks)
             )
         if options.log_z == "learned":
             self.log_z = nn.Parameter(torch.zeros(()))
@@ -138,11 +154,14 @@ class IDGFlowOut(Method):
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Draw one exploring mask per group; account for it under posterior and prior."""
         mask = self.walk_training(site, trajectory)
+        if self.options.objective == "credit":
+            logits = trajectory.terms["logits"][site]
+            mask = credit.credited(mask, logits.expand_as(mask), self.options.beta)
         return trajectory.rows_in_use(scaled(mask, self.options.rescale).to(activation.dtype))
 
     def walk_training(self, site: int, trajectory: Trajectory) -> Tensor:
         """Draw and account for masks of a site, [rows, units], from the size of the batch alone."""
-        batch, like = trajectory.batch, policy.like(self.posterior)
+        batch, like = trajectory.batch, generators.like(self.posterior)
         if site == 0:
             self._form_groups(batch, trajectory, like.device)
             if self._whole and self.joint(trajectory):
@@ -153,6 +172,8 @@ class IDGFlowOut(Method):
         trajectory.masks.append(mask)
         prior = policy.log_prob_at_rate(mask, self.starts.at(site) - self.options.sparsity)
         trajectory.add(policy.log_prob(mask, logits), prior)
+        if self.options.objective == "credit":
+            trajectory.record(logits=logits.expand_as(mask))
         return mask
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
@@ -165,7 +186,7 @@ class IDGFlowOut(Method):
         """Draw the mask of a site, one row per copy of the batch, [copies, units]."""
 
         def drawn() -> Tensor:
-            like, units = policy.like(self.posterior), self.sites[site].units
+            like, units = generators.like(self.posterior), self.sites[site].units
             choose = policy.drawing(trajectory.noise, 1, units, like)
             return self._walk(site, trajectory.copies, trajectory, choose)[0]
 
@@ -174,7 +195,7 @@ class IDGFlowOut(Method):
     def draw_ahead(self, trajectory: Trajectory) -> list[Tensor]:
         """The masks of all sites: they depend on nothing but the masks before."""
         widths = [site.units for site in self.sites]
-        drawn = trajectory.noise.uniform(1, sum(widths), policy.like(self.posterior))
+        drawn = trajectory.noise.uniform(1, sum(widths), generators.like(self.posterior))
         trajectory.noise = RecordedNoise(torch.split(drawn, widths, -1), trajectory.copies)
         return [self.walk(site, trajectory) for site in range(len(self.sites))]
 
@@ -183,7 +204,26 @@ class IDGFlowOut(Method):
         trajectory = score(self.draw_training, copies=self.options.draws)
         balance = self.balance(trajectory, trajectory.log_likelihood, self.options.beta)
         tb = objectives.trajectory_balance(*balance).mean()
-        return balance_losses(trajectory, tb, *map(trajectory.per_example, balance))
+        if self.options.objective == "credit":
+            tb = self._kl(trajectory).mean() / self.examples_in_training(trajectory.batch)
+        log_q, reward, log_z = map(trajectory.per_example, balance)
+        # Of the training set, as the masks' reward has it.
+        evidence = (balance[1] - trajectory.log_p.detach()) / (self.options.beta or 1.0)
+        fit = trajectory.per_example(evidence)
+        return balance_losses(trajectory, tb, log_q, reward, log_z, log_likelihood=fit)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the posterior learns by trajectory balance."""
+        return bool(self.options.objective == "tb")
+
+    def _kl(self, trajectory: Trajectory) -> Tensor:
+        """KL divergence from the prior in closed form, each site given earlier masks, [rows]."""
+        total = torch.zeros_like(trajectory.log_q)
+        for site, logits in enumerate(trajectory.terms["logits"]):
+            prior = torch.as_tensor(self.starts.at(site), dtype=logits.dtype, device=logits.device)
+            total = total + policy.kl(logits, prior - self.options.sparsity)
+        return total
 
     def balance(
         self, trajectory: Trajectory, evidence: Tensor, beta: float
@@ -194,7 +234,7 @@ class IDGFlowOut(Method):
         scales it in the reward.
         """
         log_q, draws = trajectory.log_q, trajectory.copies
-        size = self.examples_in_training(len(evidence) // draws)
+        size = self.examples_in_training(len(evidence) // draws) if beta else 1
         means = _group_means(trajectory, evidence.detach())
         joint = self.joint(trajectory)
         if joint and self._whole:
@@ -262,7 +302,7 @@ class IDGFlowOut(Method):
     ) -> tuple[Tensor, Tensor]:
         seen = []
         if self.options.hidden:
-            like = policy.like(self.posterior).new_empty(rows, 0)
+            like = generators.like(self.posterior).new_empty(rows, 0)
             seen = [trajectory.earlier(like, self.history, "posterior")]
         mask, logits = self.posterior[site](seen, choose)
         return mask, logits
@@ -288,5 +328,6 @@ def _group_means(trajectory: Trajectory, values: Tensor) -> Tensor:
 
 
 def _mean_by(index: Tensor, values: Tensor, rows: int) -> Tensor:
-    total = values.new_zeros(rows).index_add(0, index, values)
-    return total / index.bincount(minlength=rows)
+    # Not bincount, for whose largest number an accelerator is waited for.
+    zeros = values.new_zeros(rows)
+    return zeros.index_add(0, index, values) / zeros.index_add(0, index, torch.ones_like(values))

@@ -8,9 +8,11 @@ smaller networks). Training gives each part of the batch to one member.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,12 +20,20 @@ from torch import Tensor
 
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
-from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses, scaled
+from gflowout.core.method import (
+    Losses,
+    Method,
+    Options,
+    Score,
+    likelihood_losses,
+    marginal_nll,
+    scaled,
+)
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MasksemblesOptions(Options):
     """Options of masksembles.
 
@@ -31,12 +41,21 @@ class MasksemblesOptions(Options):
         members: Number of masks per site.
         scale: How little the masks overlap, from 1 (all keep every unit).
         rescale: ``"none"``, or ``"kept"`` to divide kept units by the fraction that was kept.
+        bound: ``"mean"`` gives each example to one member in training; ``"marginal"`` gives it to
+            all of them and takes the log of their mean likelihood, which is exact.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Masksembles(members=8)
+        Masksembles(members=8)
     """
 
     members: int = 4
     scale: float = 2.0
     rescale: str = "none"
+    bound: str = "mean"
 
+    ALIAS: ClassVar[str] = "Masksembles"
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"members", "scale"})
 
     def __post_init__(self) -> None:
@@ -44,6 +63,7 @@ class MasksemblesOptions(Options):
         checks.integer("members", self.members, low=1)
         checks.number("scale", self.scale, low=1)
         checks.choice("rescale", self.rescale, ["none", "kept"])
+        checks.choice("bound", self.bound, ["mean", "marginal"])
 
 
 class Masksembles(Method):
@@ -84,6 +104,10 @@ class Masksembles(Method):
         """Masks of all members, one [members, 1, units] per site."""
         return [self.get_buffer(f"masks{site}").unsqueeze(1) for site in range(len(self.sites))]
 
+    def keep_probabilities(self) -> list[Tensor]:
+        """Share of the members that keep a unit."""
+        return [masks.mean((0, 1)) for masks in self.members()]
+
     def draw_training(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
         """Give each part of the batch to one member, the first part to a random one."""
         if site == 0 and trajectory.given is None:
@@ -91,6 +115,16 @@ class Masksembles(Method):
             part = torch.arange(batch, device=activation.device) * count // batch
             # Rotated, so that members have their turn also in batches smaller than their number.
             trajectory.index = (part + self._random(activation, trajectory)) % count
+        return self._used(site, activation, trajectory)
+
+    def draw_all(
+        self, site: int, activation: Tensor, trajectory: Trajectory, turns: Iterator[int]
+    ) -> Tensor:
+        """Give every copy of the batch to the next member."""
+        if site == 0 and trajectory.given is None:
+            members = [next(turns) for _ in range(trajectory.copies)]
+            index = torch.tensor(members, device=activation.device)
+            trajectory.index = index.repeat_interleave(trajectory.batch)
         return self._used(site, activation, trajectory)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:
@@ -110,6 +144,11 @@ class Masksembles(Method):
 
         A site with rows of the whole batch needs one member for all of it.
         """
+        if self.options.bound == "marginal":
+            members = self.options.members
+            draw = partial(self.draw_all, turns=itertools.cycle(range(members)))
+            trajectory = score(draw, copies=members)
+            return likelihood_losses(trajectory, nll=marginal_nll(trajectory))
         mixed = any(site.folded == "batch" for site in self.sites)
         return likelihood_losses(score(self.draw if mixed else self.draw_training))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,9 +11,17 @@ from gflowout.core.method import Losses, Method, Options, Score, likelihood_loss
 from gflowout.core.trajectory import Trajectory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NoDropoutOptions(Options):
-    """There are none."""
+    """There are none.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.NoDropout()
+        NoDropout()
+    """
+
+    ALIAS: ClassVar[str] = "NoDropout"
 
 
 class NoDropout(Method):

@@ -12,11 +12,11 @@ training examples. The prior is improper, so the divergence has no zero; it is m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import log
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from gflowout.core import checks
 from gflowout.core.likelihoods import Likelihood
 from gflowout.core.method import Losses, Method, Options, Score, likelihood_losses
+from gflowout.core.options import dropping
 from gflowout.core.sites import Site
 from gflowout.core.trajectory import Trajectory
 from gflowout.methods._shared import SiteNumbers, check_sizes, keep_rate
@@ -33,17 +34,23 @@ LARGEST = 8.0
 """Bound of log alpha: a unit that nothing needs would drift upwards for ever."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VariationalDropoutOptions(Options):
     """Options of variational dropout.
 
     Attributes:
         alpha: Variance of the factors at the start. ``None``: p / (1 - p), p being the rate of the
-            ``nn.Dropout`` that the site replaces, and 0.1 where there was none.
+            ``nn.Dropout`` that the site replaces, and 0.1 where there was none. ``keep`` sets it,
+            too: (1 - keep) / keep.
         per_unit: Learn a variance per unit instead of one per site.
         kl_weight: Weight of the KL divergence; 1 is the ELBO. To anneal, let it grow during
             training: ``model.set_options(kl_weight=min(1.0, step / 1000))``.
         train_size: Number of training examples, N.
+
+    Examples:
+        >>> import gflowout as gfo
+        >>> gfo.Variational(keep=0.8)
+        Variational(alpha=0.25)
     """
 
     alpha: float | None = None
@@ -51,6 +58,11 @@ class VariationalDropoutOptions(Options):
     kl_weight: float = 1.0
     train_size: int | None = None
 
+    if TYPE_CHECKING:
+        keep: float | None = field(default=None, kw_only=True)
+
+    ALIAS: ClassVar[str] = "Variational"
+    KEEP: ClassVar[bool] = True
     STRUCTURAL: ClassVar[frozenset[str]] = frozenset({"alpha", "per_unit"})
 
     def __post_init__(self) -> None:
@@ -60,6 +72,11 @@ class VariationalDropoutOptions(Options):
         checks.boolean("per_unit", self.per_unit)
         checks.number("kl_weight", self.kl_weight, low=0)
         check_sizes(self)
+
+    @classmethod
+    def of_keep(cls, keep: float, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The variance that dropout has at this rate."""
+        return {"alpha": dropping(keep) / keep}
 
 
 class VariationalDropout(Method):
@@ -116,8 +133,9 @@ class VariationalDropout(Method):
         trajectory = score(partial(self.draw_training, deviations=self._deviations(log_alpha)))
         # A sum of products, not a matrix product, which autocast would round.
         divergence = (self.log_alpha.units * log_uniform_kl(log_alpha)).sum()
-        size = self.examples_in_training(trajectory.batch)
-        return likelihood_losses(trajectory, divergence * (self.options.kl_weight / size))
+        weight = self.options.kl_weight
+        size = self.examples_in_training(trajectory.batch) if weight else 1
+        return likelihood_losses(trajectory, divergence * (weight / size))
 
     def _bounded(self) -> Tensor:
         return LARGEST - F.softplus(LARGEST - self.log_alpha())

@@ -24,7 +24,7 @@ import gflowout
 from gflowout.core.text import duration
 from gflowout.report.build import Part, Report
 from gflowout.studies.framework import content
-from gflowout.studies.framework.study import ARMS
+from gflowout.studies.framework.arms import ARMS
 
 SHOWN = 5
 """Classes of a picture that get a bar: the most probable, and the true one."""
@@ -39,8 +39,9 @@ GLOSSARY = read_toml("glossary.toml")
 """Methods and measures in a line each, for readers who are new to them."""
 _COLOURS = read_toml("colours.toml")
 LIGHT, DARK = _COLOURS["light"], _COLOURS["dark"]
-_OWN = {name: slot for slot, arm in enumerate(ARMS.values()) for name in (arm.label, arm.title)}
-"""Slots of the arms."""
+_MAIN = [arm for arm in ARMS.values() if not arm.variant_of]
+_OWN = {name: slot for slot, arm in enumerate(_MAIN) for name in (arm.label, arm.title)}
+"""Slots of the arms that are no variants of others."""
 
 
 def page(report: Report, title: str = "") -> str:
@@ -231,7 +232,7 @@ def slots_of(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, int]
         {'mc': 1, 'MC dropout': 1, 'mine': 9, 'GFlowOut': 5, 'yours': 10}
     """
     names = list(dict.fromkeys(names))
-    free = list(range(len(ARMS), len(LIGHT)))
+    free = list(range(len(_MAIN), len(LIGHT)))
     if _OWN.keys().isdisjoint([*names, *beside]):  # without arms, others get the best colours
         free = [5, 6, 1, 3, 4, 2, 7, 0, 8, *free]
     others = [name for name in names if name not in _OWN]

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,20 @@ class Limits:
 
 
 class Child:
-    """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`."""
+    """One attempt at a run, in a process of its own; ``start`` as in :class:`~.engines.Pool`.
 
-    def __init__(self, task: Task, limits: Limits, start: str = "spawn") -> None:
+    ``variables`` are added to its environment. It starts in the working directory ``cwd`` if there
+    is one of this name on this machine, else in that of this process.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        limits: Limits,
+        start: str = "spawn",
+        variables: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
         self.task, self.limits = task, limits
         self.channel, far = socket.socketpair()
         task.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +75,9 @@ class Child:
         with far, (task.folder / LOG).open("wb") as log:
             launch = _fork if start == "fork" else _spawn
             self._process: _Forked | subprocess.Popen[bytes]
-            self._process = launch(far, log.fileno(), task.threads)
+            variables = {**dict.fromkeys(_THREADS, str(task.threads)), **(variables or {})}
+            cwd = cwd if cwd is not None and os.path.isdir(cwd) else None
+            self._process = launch(far, log.fileno(), variables, cwd)
         path = [os.path.abspath(folder) for folder in sys.path]
         with contextlib.suppress(OSError):  # it may be dead already, which poll() will see
             self.channel.sendall(pickle.dumps((path, task)))
@@ -145,9 +159,15 @@ class Child:
             return None
 
 
-def supervise(task: Task, limits: Limits, progress: Report) -> dict[str, Any]:
-    """Do one run in a process of its own and wait for its record."""
-    child = Child(task, limits)
+def supervise(
+    task: Task,
+    limits: Limits,
+    progress: Report,
+    variables: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> dict[str, Any]:
+    """Do one run in a process of its own, as :class:`Child` has it, and wait for its record."""
+    child = Child(task, limits, variables=variables, cwd=cwd)
     try:
         while (record := child.poll(progress)) is None:
             time.sleep(0.1)
@@ -157,7 +177,9 @@ def supervise(task: Task, limits: Limits, progress: Report) -> dict[str, Any]:
         raise
 
 
-def _spawn(far: socket.socket, log: int, threads: int) -> subprocess.Popen[bytes]:
+def _spawn(
+    far: socket.socket, log: int, variables: Mapping[str, str], cwd: str | None
+) -> subprocess.Popen[bytes]:
     start = f"import socket, {__name__} as child\nchild.main(socket.socket(fileno={far.fileno()}))"
     return subprocess.Popen(
         [sys.executable, "-P", "-c", start],
@@ -166,7 +188,8 @@ def _spawn(far: socket.socket, log: int, threads: int) -> subprocess.Popen[bytes
         stderr=log,
         pass_fds=[far.fileno()],
         start_new_session=True,
-        env={**os.environ, **dict.fromkeys(_THREADS, str(threads))},
+        env={**os.environ, **variables},
+        cwd=cwd,
     )
 
 
@@ -184,14 +207,15 @@ class _Forked:
         return self.code
 
 
-def _fork(far: socket.socket, log: int, threads: int) -> _Forked:
+def _fork(far: socket.socket, log: int, variables: Mapping[str, str], cwd: str | None) -> _Forked:
     pid = os.fork()
     if pid:
         return _Forked(pid)
     code = 1
     try:
         _become(far, log)
-        os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+        os.environ.update(variables)
+        os.chdir(cwd or ".")
         main(socket.socket(fileno=_CHANNEL))
         code = 0
     except BaseException:

@@ -19,6 +19,7 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.runs import records
 from gflowout.runs.child import Child, Limits
+from gflowout.runs.devices import VISIBLE, check_gpus, devices, slots
 from gflowout.runs.environment import cores
 from gflowout.runs.work import Task, TimeLimitError, describe, execute
 
@@ -212,30 +213,57 @@ def _alarm(seconds: float | None) -> Iterator[None]:
 
 
 class Pool(Engine):
-    """Runs in processes of their own, several at once, one thread each.
+    """Runs in processes of their own, several at once.
 
-    A run that crashes its interpreter, or is killed, fails alone.
+    A run that crashes its interpreter, or is killed, fails alone. Where the machine has GPUs, every
+    run sees its own ones only (``CUDA_VISIBLE_DEVICES``) and has its share of the cores; else a run
+    has one thread.
 
     Args:
-        jobs: How many at once; by default as many as there are cores.
+        jobs: How many at once; by default as many as ``gpus`` allows, or as there are cores.
         start: ``"spawn"``: each run has a fresh interpreter, which takes seconds to start.
             ``"fork"``: each is a copy of this process and starts in milliseconds; not for GPUs,
             nor for a process that has threads of its own.
+        gpus: GPUs per run: a whole number, or a part of one that several runs share. By default
+            one where there are some, shared if ``jobs`` are more than GPUs. 0 hides them.
 
     Examples:
-        >>> Pool(jobs=2)
+        >>> Pool(jobs=2, gpus=0)
         Pool(jobs=2, start='spawn')
     """
 
-    def __init__(self, jobs: int | None = None, start: str = "spawn") -> None:
-        self.jobs = cores() if jobs is None else checks.integer("jobs", jobs, low=1)
+    def __init__(
+        self, jobs: int | None = None, start: str = "spawn", gpus: float | None = None
+    ) -> None:
         self.start = checks.choice("start", start, ("spawn", "fork"))
+        self.jobs = cores() if jobs is None else checks.integer("jobs", jobs, low=1)
+        self.gpus, self._free = self._share(jobs, gpus)
+        if jobs is None and self._free:
+            self.jobs = len(self._free)
         self._limits = Limits()
-        self._children: list[Child] = []
+        self._children: dict[Child, str | None] = {}  # with the devices of each
         self._new: list[Task] = []
 
     def __repr__(self) -> str:
-        return f"Pool(jobs={self.jobs}, start={self.start!r})"
+        gpus = f", gpus={self.gpus:g}" if self.gpus else ""
+        return f"Pool(jobs={self.jobs}, start={self.start!r}{gpus})"
+
+    def _share(self, jobs: int | None, gpus: float | None) -> tuple[float, list[str]]:
+        """GPUs per run, and the devices of each run that fits at once; none without GPUs."""
+        if gpus is None and self.start == "spawn" and (names := devices()):
+            gpus = 1 / -(-jobs // len(names)) if jobs else 1.0
+        if not gpus:
+            return check_gpus(gpus or 0.0), []
+        if self.start == "fork":
+            raise ValueError(f"gpus must be 0 with start='fork', got {gpus:g}; take 'spawn'")
+        names = devices()
+        free = slots(names, check_gpus(gpus))
+        if len(free) < (jobs or 1):
+            raise ValueError(
+                f"gpus must leave room for {jobs or 1} at once on the {len(names)} GPUs of this "
+                f"machine, got {gpus:g} per run"
+            )
+        return gpus, free
 
     def open(self, limits: Limits, listen: Listener) -> None:
         """See the base class."""
@@ -247,7 +275,12 @@ class Pool(Engine):
 
     def begin(self, task: Task) -> None:
         """See the base class."""
-        self._children.append(Child(task, self._limits, self.start))
+        device, variables = None, {VISIBLE: ""} if devices() else {}
+        if self.gpus:
+            device = self._free.pop(0)
+            variables = {VISIBLE: device}
+            task = replace(task, threads=max(1, cores() // self.jobs))
+        self._children[Child(task, self._limits, self.start, variables)] = device
         self._new.append(task)
 
     def poll(self) -> Iterator[Event]:
@@ -266,11 +299,17 @@ class Pool(Engine):
             if steps:  # only where it is now
                 yield Progress(child.task, *steps[-1])
             if record is not None:
-                self._children.remove(child)
+                self._release(child)
                 yield Ended(child.task, record)
 
     def close(self) -> None:
         """See the base class."""
-        while self._children:
-            self._children.pop().kill()
+        for child in list(self._children):
+            self._release(child)
+            child.kill()
         self._new.clear()
+
+    def _release(self, child: Child) -> None:
+        device = self._children.pop(child)
+        if device is not None:
+            self._free.append(device)

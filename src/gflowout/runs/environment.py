@@ -38,14 +38,14 @@ def commit(file: Path | None) -> dict[str, Any] | None:
         return None
     file = file.resolve()
     git = ("git", "--no-optional-locks", "-C", str(file.parent))
-    head = _output(*git, "rev-parse", "HEAD")
-    if head is None or _output(*git, "check-ignore", "-q", str(file)) is not None:
+    head = output_of(*git, "rev-parse", "HEAD")
+    if head is None or output_of(*git, "check-ignore", "-q", str(file)) is not None:
         return None
-    changes = _output(*git, "status", "--porcelain", "--untracked-files=no")
+    changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
     return {"id": head, "dirty": changes is None or bool(changes)}
 
 
-def _output(*command: str) -> str | None:
+def output_of(*command: str) -> str | None:
     """What a program prints; ``None`` if there is none, or it fails."""
     try:
         return subprocess.check_output(
@@ -59,7 +59,7 @@ def _output(*command: str) -> str | None:
 def machine() -> dict[str, Any]:
     """Class of the machine: processor, cores, memory, GPUs, system."""
     # Asking CUDA itself would take memory on every card and make later forks unsafe.
-    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    gpus = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     facts = Path("/proc/cpuinfo")
     cpus = facts.read_text() if facts.is_file() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.M)

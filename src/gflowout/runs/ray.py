@@ -3,6 +3,9 @@
 On its node each run has a process of its own, watched there just as the pool does it. Its record
 comes back to the driver. Progress goes through an actor that keeps only the latest report of each
 run, which the driver asks for now and then: no run waits for it.
+
+Runs have the driver's variables that gflowout and PyTorch read (:data:`PASSED_ON`), such as
+``$GFLOWOUT_DATA``, and its working directory where the node has a folder of that name.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from gflowout.core import checks
 from gflowout.core.optional import require
 from gflowout.runs import records
 from gflowout.runs.child import Limits, supervise
+from gflowout.runs.devices import VISIBLE, check_gpus
 from gflowout.runs.engines import Ended, Engine, Event, Listener, Progress, Started
 from gflowout.runs.work import Task, surroundings
 
@@ -27,6 +31,9 @@ _POLL = 0.2  # seconds to wait for results before the next look at the progress
 _REPORTS = 1.0  # seconds between two reports of a run
 _PATIENCE = 5.0  # seconds for runs to stop when asked to
 _MOST = 2000  # tasks handed to Ray at once; the others wait here
+PASSED_ON = ("GFLOWOUT_", "HF_", "TORCH_", "PYTORCH_", "CUBLAS_WORKSPACE_CONFIG")
+"""Beginnings of the names of variables that runs take from the driver, where it has them."""
+T = TypeVar("T")
 
 
 class Ray(Engine):
@@ -40,10 +47,13 @@ class Ray(Engine):
             ends with the study. Where this process is connected already, that is used.
         jobs: Cores of a cluster of this machine alone; by default all.
         cpus: CPUs per run; a run has as many threads, at least one.
-        gpus: GPUs per run, also a part of one.
+        gpus: GPUs per run: a whole number, or a part of one that several runs share; by default one
+            if the cluster has GPUs. A run sees its own ones only; 0 hides them.
         lost: How often a run is done again because its node or its Ray worker died, apart from
             the retries of runs that failed.
-        runtime_env: Environment of the runs, as Ray takes it (working directory, packages).
+        runtime_env: Environment of the runs, as Ray takes it (packages, variables). A
+            ``"working_dir"`` is copied to every node, and runs start in it instead of the folder
+            that has the name of the driver's.
 
     Examples:
         >>> Ray("auto", cpus=2).cpus
@@ -56,7 +66,7 @@ class Ray(Engine):
         *,
         jobs: int | None = None,
         cpus: float = 1.0,
-        gpus: float = 0.0,
+        gpus: float | None = None,
         lost: int = 3,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
@@ -65,7 +75,7 @@ class Ray(Engine):
         self.address = address
         self.jobs = None if jobs is None else checks.integer("jobs", jobs, low=1)
         self.cpus = checks.number("cpus", cpus, low=0, open_low=True)
-        self.gpus = checks.number("gpus", gpus, low=0)
+        self.gpus = None if gpus is None else check_gpus(gpus)
         self.lost = checks.integer("lost", lost, low=0)
         self.runtime_env = None if runtime_env is None else dict(runtime_env)
         self._ours = False
@@ -75,18 +85,45 @@ class Ray(Engine):
         self._tasks: dict[Any, _Pending] = {}
 
     def __repr__(self) -> str:
-        return f"Ray(address={self.address!r}, cpus={self.cpus:g}, gpus={self.gpus:g})"
+        gpus = "" if self.gpus is None else f", gpus={self.gpus:g}"
+        return f"Ray(address={self.address!r}, cpus={self.cpus:g}{gpus})"
 
     def open(self, limits: Limits, listen: Listener) -> None:
         """Connect, or start a cluster of this machine."""
-        self._ray = ray = require("ray", extra="ray", purpose="the ray engine")
-        if not ray.is_initialized():
-            self._ours = True
-            self._connect()
+        self._connect()
         self._limits = limits
-        self._board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
-        needs = {"num_cpus": self.cpus, "num_gpus": self.gpus, "runtime_env": self.runtime_env}
-        self._remote = ray.remote(max_retries=self.lost, **needs)(_do)
+        self._board = self._ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
+        self._remote = self._ray.remote(max_retries=self.lost, **self._needs())(_do)
+        self._variables = self._for_runs()
+        uploaded = "working_dir" in (self.runtime_env or {})
+        self._cwd = None if uploaded else os.getcwd()
+
+    def everywhere(self, function: Callable[..., T], *arguments: Any) -> dict[str, T]:
+        """Call a function on every node that can do a run; results by address of the node.
+
+        It is called with the variables that runs will have. :meth:`close` is left to the caller.
+        """
+        self._connect()
+        ray, needs = self._ray, self._needs()
+        able = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
+        calls = {}
+        for node in ray.nodes():
+            if not node["Alive"] or any(node["Resources"].get(k, 0) < able[k] for k in able):
+                continue
+            place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            remote = ray.remote(
+                num_cpus=0,
+                runtime_env=self.runtime_env,
+                scheduling_strategy=place(node["NodeID"], soft=False),
+            )(_call)
+            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+            calls[name] = remote.remote(function, arguments, self._for_runs())
+        if not calls:
+            raise ValueError(
+                f"no node of the Ray cluster has the {able['CPU']:g} CPUs and {able['GPU']:g} GPUs "
+                "that a run needs"
+            )
+        return dict(zip(calls, ray.get(list(calls.values())), strict=True))
 
     def room(self) -> bool:
         """See the base class."""
@@ -96,7 +133,9 @@ class Ray(Engine):
         """See the base class."""
         task = replace(task, threads=max(1, int(self.cpus)))
         path = [os.path.abspath(folder) for folder in sys.path]
-        reference = self._remote.remote(task, self._limits, self._board, path)
+        reference = self._remote.remote(
+            task, self._limits, self._board, path, self._variables, self._cwd
+        )
         self._tasks[reference] = _Pending(task)
 
     def poll(self) -> Iterator[Event]:
@@ -134,7 +173,22 @@ class Ray(Engine):
             self._ours = False
             self._ray.shutdown()
 
+    def _needs(self) -> dict[str, Any]:
+        """What Ray is asked for each run."""
+        gpus = self.gpus
+        if gpus is None:
+            gpus = float(self._ray.cluster_resources().get("GPU", 0) >= 1)
+        return {"num_cpus": self.cpus, "num_gpus": gpus, "runtime_env": self.runtime_env}
+
+    def _for_runs(self) -> dict[str, str]:
+        """Variables of the runs: the driver's, and without GPUs one that hides those of a node."""
+        return variables() | ({VISIBLE: ""} if self.gpus == 0 else {})
+
     def _connect(self) -> None:
+        self._ray = require("ray", extra="ray", purpose="the ray engine")
+        if self._ray.is_initialized():
+            return
+        self._ours = True
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         options: dict[str, Any] = {"address": address, "log_to_driver": False}
         if address == "local":
@@ -203,7 +257,25 @@ class _Board:
         return taken
 
 
-def _do(task: Task, limits: Limits, board: Any, path: list[str]) -> dict[str, Any]:
+def variables() -> dict[str, str]:
+    """Variables of this process that runs on other machines must have, too."""
+    return {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+
+
+def _call(function: Callable[..., T], arguments: Sequence[Any], variables: Mapping[str, str]) -> T:
+    """Call a function on a node; not in a process of its own."""
+    os.environ.update(variables)
+    return function(*arguments)
+
+
+def _do(
+    task: Task,
+    limits: Limits,
+    board: Any,
+    path: list[str],
+    variables: Mapping[str, str],
+    cwd: str | None,
+) -> dict[str, Any]:
     """What Ray calls on a node."""
     # Ray itself passes on the folder of the script only.
     sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
@@ -216,4 +288,4 @@ def _do(task: Task, limits: Limits, board: Any, path: list[str]) -> dict[str, An
             board.note.remote(task.run.id, step)
 
     board.note.remote(task.run.id, None)
-    return supervise(task, limits, progress)
+    return supervise(task, limits, progress, variables, cwd)

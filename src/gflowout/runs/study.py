@@ -36,7 +36,7 @@ def engine(name: str, **options: Any) -> Engine:
         options: Arguments of its class.
 
     Examples:
-        >>> engine("pool", jobs=2)
+        >>> engine("pool", jobs=2, gpus=0)
         Pool(jobs=2, start='spawn')
         >>> engine("pol")
         Traceback (most recent call last):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflowout.runs import Run
-from gflowout.studies import images, robustness
+from gflowout.studies import images, images_section, robustness
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import entry
 from gflowout.studies.framework.content import Block, Section
@@ -45,7 +45,7 @@ def section(records: Sequence[Record]) -> Section:
 
     there = sections.present(records, CIFAR) or CIFAR
     claim = robustness.matching("block-order.corruptions", records, there)
-    return images.by_data(records, CIFAR, NAME, describe, [claim])
+    return images_section.by_data(records, CIFAR, NAME, describe, [claim])
 
 
 STUDY = Study(

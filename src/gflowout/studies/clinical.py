@@ -3,12 +3,14 @@
 The first 48 hours' drugs of a stay, an MLP of three hidden layers, all methods and a logistic
 regression. ``cpu`` takes the open demo of eICU, where each seed draws other test hospitals, and
 tunes anew for each draw: else a patient on whom an option was chosen could be in another seed's
-test. ``paper`` takes the full database and the hospital that the paper's appendix names.
+test. ``paper`` takes the full database, twice: all other hospitals to the one that the paper's
+appendix names (``eicu``), and one hospital to another, as in its main text (``eicu-pair``).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,13 +25,23 @@ from gflowout.app.sources import Part, Task
 from gflowout.core.optional import require
 from gflowout.core.text import counted
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import images
+from gflowout.studies import elbo, images
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import content, sections
+from gflowout.studies.framework import content, keep_rates, sections
+from gflowout.studies.framework.arms import (
+    ARMS,
+    GRID,
+    Arm,
+    Options,
+    choices,
+    of_preset,
+    spaced,
+    trials,
+)
 from gflowout.studies.framework.content import Block, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Record, by_seed, holm, pair, prefixed
-from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, Study, trials
+from gflowout.studies.framework.study import TUNING, Chosen, Study
 
 _PENALTIES = (30.0, 10.0, 100.0, 1.0, 3.0, 300.0, 1000.0, 0.3, 3000.0)
 LOGISTIC = Arm("logistic", "logistic", "Logistic regression", own=("penalty", _PENALTIES))
@@ -43,7 +55,7 @@ _DECIMALS = 6
 """Uncertainties that agree to here are equal: further digits are rounding."""
 PRESETS = images.PRESETS["clinical"]
 TITLES = {label: arm.title for label, arm in ALL.items()}
-DATA = {"eicu-demo": "eICU demo", "eicu": "eICU"}
+DATA = {"eicu-demo": "eICU demo", "eicu": "eICU", "eicu-pair": "eICU, one hospital to another"}
 PUBLISHED = judged.paper("clinical")
 """Table 4 of the paper: macro F1, precision, recall. Its "Random" is MC dropout here."""
 _TEXTS = judged.entry("clinical.texts")
@@ -51,31 +63,43 @@ _MACRO = {"f1": "macro F1", "precision": "macro precision", "recall": "macro rec
 _COLUMNS = judged.columns("clinical")["risk"]
 
 
-def place(preset: str, seed: int) -> str:
-    """What the trials for a seed are called: one set of trials for each draw of test hospitals."""
+def protocols(preset: str) -> dict[str, Options]:
+    """By name of the data, the options that say which hospitals are trained on and tested."""
     source: str = PRESETS[preset]["options"]["data.source"]
-    return source if preset == "paper" else f"{source} draw {seed}"
+    own: dict[str, Options] = PRESETS[preset].get("protocols", {source: {}})
+    return own
+
+
+def place(preset: str, seed: int, data: str = "eicu-demo") -> str:
+    """What the trials for a seed are called: one set of trials for each draw of test hospitals."""
+    return data if preset == "paper" else f"{data} draw {seed}"
 
 
 def tuning(preset: str) -> list[Run]:
     """As many trials for each arm, on validation data of the hospitals that are trained on."""
     seeds = range(1 if preset == "paper" else PRESETS[preset]["seeds"])
     return [
-        Run(TUNING, arm.label, place(preset, seed), seed, {**_options(preset, arm), "tuned": tuned})
+        Run(TUNING, arm.label, name, seed, {**_options(preset, arm, data), "tuned": tuned})
+        for data in protocols(preset)
         for seed in seeds
-        for arm in ALL.values()
+        for name in [place(preset, seed, data)]
+        for arm in of_preset(preset, ALL.values())
         for tuned in _trials(preset, arm)
     ]
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every draw of hospitals, seed by seed."""
-    source = PRESETS[preset]["options"]["data.source"]
+
+    def choice(data: str, seed: int, label: str) -> Options:
+        return chosen.get((place(preset, seed, data), label), _trials(preset, ALL[label])[0])
+
     return [
-        Run("clinical", arm.label, source, seed, {**_options(preset, arm), "tuned": tuned})
+        Run("clinical", arm.label, data, seed, {**_options(preset, arm, data), **own})
         for seed in range(PRESETS[preset]["seeds"])
-        for arm in ALL.values()
-        for tuned in [chosen.get((place(preset, seed), arm.label), _trials(preset, arm)[0])]
+        for data in protocols(preset)
+        for arm in of_preset(preset, ALL.values())
+        for own in [choices(arm, functools.partial(choice, data, seed))]
     ]
 
 
@@ -97,8 +121,16 @@ def work(run: Run, context: Context) -> Result:
         wanted = dataclasses.replace(arm, members=1) if trial else arm
         # Members differ in their seed, not in their hospitals.
         base = {**images.dotted(run), "data.seed": run.seed}
-        fitted = images.fitted(wanted, base, run.options["tuned"], run.seed, context)
+        options = run.options
+        fitted = images.fitted(
+            wanted, base, options["tuned"], run.seed, context, options.get("partner")
+        )
         task, epochs, metrics = fitted.task, fitted.epochs, dict(fitted.facts)
+        metrics |= keep_rates.as_metric(images.keep_rate(fitted))
+
+        if not trial:
+            bound = elbo.elbo(fitted.model, images.labelled(fitted, task.part("test")), run.seed)
+            metrics |= {} if bound is None else {"test/elbo": bound}
 
         def answer(part: Part) -> scores.Answers:
             batches = part.batches(fitted.problem, BATCH)
@@ -173,11 +205,13 @@ def _trials(preset: str, arm: Arm) -> list[Options]:
     if arm is not LOGISTIC:
         return trials(arm, rates, own)
     # No learning rate: as many penalties as the others have trials.
-    return [{"penalty": value} for value in _PENALTIES[: len(rates) * own]]
+    count = len(trials(ARMS["mc"], rates, own))
+    penalties = spaced(_PENALTIES, count) if own == GRID else _PENALTIES[:count]
+    return [{"penalty": value} for value in penalties]
 
 
-def _options(preset: str, arm: Arm) -> Options:
-    options: Options = PRESETS[preset]["options"]
+def _options(preset: str, arm: Arm, data: str) -> Options:
+    options: Options = {**PRESETS[preset]["options"], **protocols(preset)[data]}
     if arm is LOGISTIC:
         return {key: options[key] for key in options if key.startswith(("data.", "samples"))}
     return options
@@ -272,6 +306,7 @@ def section(records: Sequence[Record]) -> Section:
         findings += more
         rule = judged.entry("clinical.superior")["rule"]
         blocks += [Text([rule]), *sections.pair_by_pair(details)]
+        blocks += sections.at_equal_rates(own, compared)
         claims += [_claim(own, source, arm) for arm in PUBLISHED if arm != "gflowout"]
     return Section(findings, blocks, claims, names)
 
@@ -286,7 +321,8 @@ def _about(own: Sequence[Record], source: str) -> list[str]:
     values = {name.replace("/", "_"): span(name) for name in names}
     values |= {"data": DATA[source], "seeds": counted(len({r["seed"] for r in own}), "seed")}
     about = [text.format(**values) for text in _TEXTS["about"]]
-    return [*about, _TEXTS["demo"]] if source == "eicu-demo" else about
+    more = {"eicu-demo": "demo", "eicu-pair": "pair"}.get(source)
+    return about if more is None else [*about, _TEXTS[more]]
 
 
 def _table(own: Sequence[Record], source: str) -> Table:
@@ -296,7 +332,7 @@ def _table(own: Sequence[Record], source: str) -> Table:
     rows = sections.arm_rows(own, source, metrics, TITLES)
     none = [None] * 3
     published = {arm: [*values, *none] for arm, values in PUBLISHED.items()}
-    rows += sections.paper_rows(published, {**TITLES, "mc": "Random"})
+    rows += sections.paper_rows(published, {**sections.NAMES, "mc": "Random"})
     half = (by_seed(own, source, "mc", f"half/{name}").values() for name in ("f1", "recall"))
     f1, recall = (sections.cell(values).mean for values in half)
     caption = _TEXTS["table"]
@@ -328,11 +364,11 @@ def _claim(own: Sequence[Record], source: str, arm: str) -> Claim:
         ours, other = (by_seed(own, source, a, f"chosen/{name}") for a in ("gflowout", arm))
         comparisons[title] = pair(ours, other, "high")
     outcome, why = judged.by_margins(holm(comparisons), margins, judged.superior)
-    title = TITLES[arm] if arm == "id-gflowout" else TITLES[arm].lower()
-    title = "random dropout" if arm == "mc" else title
-    return judged.template(
-        "clinical.superior", outcome, other=title, data=DATA[source], margins=why
-    )
+    name = sections.NAMES[arm]
+    title = "random dropout" if arm == "mc" else name if "GFlowOut" in name else name.lower()
+    replaced = judged.stand_in(source)
+    values = {"other": title, "data": DATA[source], "margins": why}
+    return judged.template("clinical.superior", outcome, replaced=replaced, **values)
 
 
 STUDY = Study(

@@ -23,10 +23,11 @@ from gflowout.bench.methods import CLASSES, adam_step, prediction, wrap
 from gflowout.core.memory_format import to_fastest_format
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.studies.framework import content, sections
-from gflowout.studies.framework.claims import entry, template
+from gflowout.studies.framework.arms import ARMS, CONTROLS, Options
+from gflowout.studies.framework.claims import entry, stand_in, template
 from gflowout.studies.framework.content import Cell, Section
 from gflowout.studies.framework.statistics import Record, by_seed
-from gflowout.studies.framework.study import ARMS, Chosen, Options, Study
+from gflowout.studies.framework.study import Chosen, Study
 from gflowout.studies.images import PRESETS
 
 NAME = "cost"
@@ -37,8 +38,9 @@ REFERENCE = "mc"
 DATA = {"mlp": "MLP", "resnet18": "ResNet-18"}
 """Networks, in the place of the data of other studies."""
 ACTIONS = {"train": "training step", "predict": "prediction"}
+_CONTROLS = {label for labels in CONTROLS.values() for label in labels}  # cost what others do
 TITLES = {
-    **{label: arm.title for label, arm in ARMS.items() if label != "control"},
+    **{label: arm.title for label, arm in ARMS.items() if label not in _CONTROLS},
     "id-gflowout-1": "ID-GFlowOut, 1 mask per step",
     "combined-1": "GFlowOut + ID, 1 mask per step",
 }
@@ -46,7 +48,7 @@ TITLES = {
 step; with ``-1`` they score one, as the paper's ID-GFlowOut does."""
 SIZED = ("concrete", "id-gflowout", "combined")
 """Methods that need the number of training examples."""
-LEARNED = ("gflowout", "contextual", "concrete")
+LEARNED = ("gflowout", "contextual-paper", "concrete")
 """The paper's learned methods."""
 LEAST = 2
 """Processes without which no claim is judged."""
@@ -81,9 +83,16 @@ def work(run: Run, context: Context) -> Result:
     return {"metrics": metrics}
 
 
+def device_of(options: Mapping[str, Any]) -> torch.device:
+    """Where methods are timed: ``"auto"`` is the device that training takes, else the CPU."""
+    auto = options.get("device") == "auto" and torch.accelerator.is_available()
+    device = torch.accelerator.current_accelerator() if auto else None
+    return torch.device("cpu") if device is None else device
+
+
 def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
     """What is timed on a network: ``"train"``, a step of Adam, and ``"predict"``."""
-    shape = (784,) if data == "mlp" else (3, 32, 32)
+    shape, device = (784,) if data == "mlp" else (3, 32, 32), device_of(options)
 
     def network() -> Any:
         if data == "mlp":
@@ -92,10 +101,13 @@ def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
 
     def cases(action: str) -> dict[str, timing.Case]:
         x, y = torch.randn(options["batch"], *shape), torch.randint(CLASSES, (options["batch"],))
-        models = {label: _model(label, network, x[:2]) for label in TITLES}
+        models = {label: _model(label, network, x[:2]).to(device) for label in TITLES}
+        x, y = x.to(device), y.to(device)
         if action == "train":
-            return {label: adam_step(model, x, y) for label, model in models.items()}
-        return {label: prediction(model, x, options["draws"]) for label, model in models.items()}
+            made = {label: adam_step(model, x, y) for label, model in models.items()}
+        else:
+            made = {label: prediction(m, x, options["draws"]) for label, m in models.items()}
+        return {label: _finished(case, device) for label, case in made.items()}
 
     return {
         action: timing.Table(
@@ -105,9 +117,22 @@ def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
     }
 
 
+def _finished(case: timing.Case, device: torch.device) -> timing.Case:
+    """A case that waits for its device: an accelerator works on while Python goes ahead."""
+    if device.type == "cpu":
+        return case
+
+    def finished() -> object:
+        result = case()
+        torch.accelerator.synchronize(device)
+        return result
+
+    return finished
+
+
 def _timed(run: Run, context: Context) -> dict[str, Any]:
     rounds, done = int(run.options["rounds"]), 0
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, Any] = {"device": device_of(run.options).type}
 
     def report() -> None:
         nonlocal done
@@ -180,18 +205,27 @@ def _preface(records: Sequence[Record]) -> list[str]:
     for name, title in DATA.items():
         record = next((record for record in records if record["data"] == name), None)
         if record is not None:
-            options, machine = record["options"], record.get("machine", {})
+            options = record["options"]
             width = f" of width {options['width']}" if "width" in options else ""
             own = _values(records, name, "share")
-            shares += own
+            if record["metrics"].get("device", "cpu") == "cpu":
+                shares += own
             lines.append(
                 f"{title}{width}: batch {options['batch']}, {options['rounds']} rounds, "
-                f"{options['draws']} draws, {record.get('threads', 1)} thread, "
-                f"{machine.get('cpu', 'unknown processor')}; {len(own)} processes."
+                f"{options['draws']} draws, {_processor(record)}; {len(own)} processes."
             )
     if min(shares) < ALONE:
         lines.append(TEXTS["busy"].format(share=100 * min(shares)))
     return lines
+
+
+def _processor(record: Record) -> str:
+    """The device that was timed, in words."""
+    machine = record.get("machine", {})
+    if record["metrics"].get("device", "cpu") != "cpu":
+        return ", ".join(machine.get("gpus") or ["an unknown GPU"])
+    threads = record.get("threads", 1)
+    return f"{threads} thread, {machine.get('cpu', 'unknown processor')}"
 
 
 def _paper(pairs: Sequence[tuple[str, str]]) -> list[content.Row]:
@@ -202,7 +236,7 @@ def _paper(pairs: Sequence[tuple[str, str]]) -> list[content.Row]:
         label: [Cell(text=own.get(pair, sections.NONE)) for pair in pairs]
         for label, own in times.items()
     }
-    return sections.paper_rows(cells, TITLES)
+    return sections.paper_rows(cells)
 
 
 def _findings(records: Sequence[Record], networks: Sequence[str]) -> list[str]:
@@ -228,10 +262,13 @@ def _claims(records: Sequence[Record]) -> list[content.Claim]:
     )
     ours = train["gflowout"]
     same = [_alike([ours, train[label]]) for label in LEARNED[1:]]
+    twice = None if ours is None else 1.5 <= ours <= 2.5
+    devices = {record["metrics"].get("device", "cpu") for record in records}
+    judge = functools.partial(template, replaced=stand_in("cpu") if "cpu" in devices else "")
     return [
-        template("cost.twice", None if ours is None else 1.5 <= ours <= 2.5, time=ours),
-        template("cost.same", None if None in same else all(same), times=_listed(train)),
-        template("cost.predictions", _alike(predict.values()), times=_listed(predict)),
+        judge("cost.twice", twice, time=ours),
+        judge("cost.same", None if None in same else all(same), times=_listed(train)),
+        judge("cost.predictions", _alike(predict.values()), times=_listed(predict)),
         template("cost.hours", None),
     ]
 

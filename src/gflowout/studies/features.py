@@ -20,11 +20,12 @@ from gflowout.studies import features_fit
 from gflowout.studies.features_data import PROBLEMS, Flags, Floats, load, prediction
 from gflowout.studies.features_fit import ARMS, EQUAL, Arm, fit
 from gflowout.studies.framework import content, sections, statistics
+from gflowout.studies.framework.arms import Options
 from gflowout.studies.framework.claims import columns, entry, template
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Record, by_arm, by_seed, compare_all, prefixed
-from gflowout.studies.framework.study import TUNING, Chosen, Options, Study
+from gflowout.studies.framework.study import TUNING, Chosen, Study
 
 TRIALS = {"smoke": 1, "cpu": 3, "paper": 6}
 SEEDS = {"smoke": 1, "cpu": 5, "paper": 20}
@@ -56,11 +57,14 @@ def place(data: str, seed: int) -> str:
 
 
 def tuning(preset: str) -> list[Run]:
-    """As many trials for each arm, on held-out rows of each draw of each problem."""
+    """As many trials for each arm, on held-out rows of each draw of each problem.
+
+    ``smoke`` tunes on its first problem only.
+    """
     return [
         Run(TUNING, arm.label, place(data, seed), seed, _options(preset, data, arm, tuned))
         for seed in range(SEEDS[preset])
-        for data in _DATA[preset]
+        for data in (_DATA[preset][:1] if preset == "smoke" else _DATA[preset])
         for arm in ARMS.values()
         if not arm.like
         for tuned in arm.trials[: TRIALS[preset]]

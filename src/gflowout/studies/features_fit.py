@@ -178,7 +178,8 @@ def _networks(arm: Arm, tuned: Tuned, epochs: int, seed: int, members: int) -> l
     estimators = require("gflowout.integrations.sklearn", extra="sklearn", purpose="the study")
     options = dict(tuned)
     common: dict[str, Any] = {
-        "hidden": WIDTHS, "epochs": epochs, "batch_size": 100, "validation_fraction": 0.2,
+        "hidden_layer_sizes": WIDTHS, "epochs": epochs, "batch_size": 100,
+        "validation_fraction": 0.2,
         "lr": options.pop("lr"), "weight_decay": options.pop("weight_decay", 0.0),
         "mask_inputs": bool(options.pop("inputs", arm.inputs)), "options": options,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -29,16 +29,14 @@ from gflowout.app.sources import Part, Task
 from gflowout.core.atomic_io import write_file
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.model import MaskedModel
-from gflowout.core.text import counted
 from gflowout.data import corruptions, overlays, shifts
 from gflowout.data.splits import split
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.spec import canonical
-from gflowout.studies.framework import sections
-from gflowout.studies.framework.claims import entry
-from gflowout.studies.framework.content import Block, Claim, Section, Text
-from gflowout.studies.framework.statistics import Record, prefixed
-from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, trials
+from gflowout.studies.framework import keep_rates
+from gflowout.studies.framework.arms import ARMS, Arm, Options, choices, of_preset, trials
+from gflowout.studies.framework.statistics import prefixed
+from gflowout.studies.framework.study import TUNING, Chosen
 
 CIFAR = ("cifar10", "cifar100")
 DATA = ("mnist", *CIFAR)
@@ -94,16 +92,16 @@ def scored_images(preset: str, data: Iterable[str], **more: Any) -> dict[str, Op
     }
 
 
-def tuning(preset: str, data: Iterable[str]) -> list[Run]:
-    """Trials of every arm: as many for each, all judged on validation data alone.
+def tuning(preset: str, data: Iterable[str], variants: bool = False) -> list[Run]:
+    """Trials of every arm of the preset: as many for each, all judged on validation data alone.
 
-    ``smoke`` tunes on MNIST only.
+    ``smoke`` tunes on MNIST only; ``variants``: it has these arms, too.
     """
     data = [name for name in data if preset != "smoke" or name == "mnist"]
     return [
-        _run(TUNING, preset, name, arm, 0, sizes(preset, name)["trial"], tuned)
+        _run(TUNING, preset, name, arm, 0, {**sizes(preset, name)["trial"], "tuned": tuned})
         for name in data
-        for arm in ARMS.values()
+        for arm in _arms(preset, variants)
         for tuned in trials(arm, sizes(preset, name)["rates"], sizes(preset, name)["own"])
     ]
 
@@ -115,27 +113,39 @@ def runs(
     data: Iterable[str],
     options: Mapping[str, Options],
     seeds: int | None = None,
+    variants: bool = False,
 ) -> list[Run]:
-    """Runs of every arm on every data set, seed by seed.
+    """Runs of every arm of the preset on every data set, seed by seed.
 
     ``options`` are given by data set, and those with a dot change the configuration. ``seeds`` is
-    the number of seeds of every data set, instead of that of the preset.
+    the number of seeds of every data set, instead of that of the preset. ``variants``: ``smoke``
+    has these arms, too.
     """
     counts = {name: seeds or sizes(preset, name)["seeds"] for name in data}
     return [
-        _run(study, preset, name, arm, seed, options[name], chosen.get((name, arm.label), {}))
+        _run(study, preset, name, arm, seed, {**options[name], **own})
         for seed in range(max(counts.values()))
         for name, count in counts.items()
         if seed < count
-        for arm in ARMS.values()
+        for arm in _arms(preset, variants)
+        for own in [choices(arm, functools.partial(_choice, preset, name, chosen, arm))]
     ]
 
 
-def _run(
-    study: str, preset: str, data: str, arm: Arm, seed: int, changes: Options, tuned: Options
-) -> Run:
+def _arms(preset: str, variants: bool) -> list[Arm]:
+    return list(ARMS.values()) if variants else of_preset(preset, ARMS.values())
+
+
+def _choice(preset: str, data: str, chosen: Chosen, arm: Arm, label: str) -> Options:
+    """What was chosen for the arm of a label, whose keep rate the other arm may take over."""
+    own = base(preset, data, ARMS[label]) if label == arm.rate_of else {}
+    fixed = {key: value for key, value in own.items() if key.startswith("method.")}
+    return {**fixed, **chosen.get((data, label), {})}
+
+
+def _run(study: str, preset: str, data: str, arm: Arm, seed: int, changes: Options) -> Run:
     # Members of an ensemble share data and label noise with the single networks.
-    shared = {"data.seed": seed, "samples": sizes(preset, data)["samples"], "tuned": tuned}
+    shared = {"data.seed": seed, "samples": sizes(preset, data)["samples"]}
     return Run(study, arm.label, data, seed, {**base(preset, data, arm), **changes, **shared})
 
 
@@ -164,15 +174,26 @@ def settings(arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: 
     Examples:
         >>> config = settings(ARMS["control"], {"data.source": "mnist"}, {"fit.lr": 0.01}, seed=3)
         >>> config.method.name, config.method.options, config.fit.lr, config.seed
-        ('gflowout', {'prior_keep': 0.5, 'beta': 0.0}, 0.01, 3)
+        ('gflowout', {..., 'prior_keep': 0.5, 'beta': 0.0}, 0.01, 3)
     """
     return from_flat({**base, **arm.options, **tuned, "method.name": arm.method, "seed": seed})
 
 
 def fitted(
-    arm: Arm, base: Mapping[str, Any], tuned: Mapping[str, Any], seed: int, context: Context
+    arm: Arm,
+    base: Mapping[str, Any],
+    tuned: Mapping[str, Any],
+    seed: int,
+    context: Context,
+    partner: Mapping[str, Any] | None = None,
 ) -> Fitted:
-    """Train an arm with :func:`settings`, or take what an earlier run has trained."""
+    """Train an arm with :func:`settings`, or take what an earlier run has trained.
+
+    ``partner`` is what was tuned for the arm whose keep rate this one takes over, if it does.
+    """
+    if arm.rate_of:
+        learned = fitted(ARMS[arm.rate_of], base, partner or {}, seed, context)
+        tuned = {**tuned, **keep_rates.drop_rate(keep_rate(learned))}
     wanted = [settings(arm, base, tuned, seed + APART * place) for place in range(arm.members)]
     members: list[pipeline.Trained] = []
     for config in wanted:
@@ -213,7 +234,15 @@ def _train(wanted: Config, context: Context, task: Task | None) -> pipeline.Trai
 
 def trained(run: Run, context: Context) -> Fitted:
     """The model of a run: trained now, or found in the store; options with a dot configure it."""
-    return fitted(ARMS[run.method], dotted(run), run.options["tuned"], run.seed, context)
+    arm, options = ARMS[run.method], run.options
+    return fitted(arm, dotted(run), options["tuned"], run.seed, context, options.get("partner"))
+
+
+def keep_rate(fitted: Fitted) -> float | None:
+    """Share of units that a model keeps on validation data; ``None`` if it draws no masks."""
+    valid, count = fitted.task.valid, keep_rates.EXAMPLES
+    x, _ = whole_batch(fitted, Part(valid.x[:count], valid.y[:count]))
+    return keep_rates.kept(fitted.model, x)
 
 
 def trial(run: Run, context: Context) -> Result:
@@ -240,16 +269,29 @@ def after_training(
         if run.study == TUNING:
             return trial(run, context)
         model = trained(run, context)
-        metrics = {**model.facts, **measure(run, model, context)}
+        keep = keep_rates.as_metric(keep_rate(model))
+        metrics = {**model.facts, **keep, **measure(run, model, context)}
         return {"metrics": metrics, "epochs": model.epochs, "data": model.task.fingerprints}
 
     return work
 
 
-def answer(fitted: Fitted, part: Part, run: Run) -> scores.Answers:
-    """What a model predicts for labelled images."""
+def answer(fitted: Fitted, part: Part, run: Run, more: Sequence[str] = ()) -> scores.Answers:
+    """What a model predicts for labelled images; ``more`` names further scores."""
     batches, target = part.batches(fitted.problem, BATCH), fitted.problem.target
-    return scores.collect(fitted.model, target, batches, run.options["samples"], run.seed)
+    return scores.collect(
+        fitted.model,
+        target,
+        batches,
+        run.options["samples"],
+        run.seed,
+        decide=lambda pred: scores.scores_by_name(fitted.model, pred, more),
+    )
+
+
+def labelled(fitted: Fitted, part: Part) -> Iterator[tuple[tuple[Tensor], Tensor]]:
+    """Batches of inputs and labels."""
+    return (((x,), y) for x, y in part.batches(fitted.problem, BATCH))
 
 
 def whole_batch(fitted: Fitted, part: Part) -> tuple[Tensor, Tensor]:
@@ -300,54 +342,3 @@ def scored(answers: scores.Answers, fitted: Fitted, name: str) -> dict[str, floa
 def rounded(values: Tensor, digits: int = 4) -> list[float]:
     """Numbers for a record, [count], without needless digits."""
     return [round(value, digits) for value in values.tolist()]
-
-
-# What sections say of the setting
-
-
-def by_data(
-    records: Sequence[Record],
-    names: Sequence[str],
-    study: str,
-    describe: Callable[[str], tuple[Sequence[Block], Sequence[sections.Compared]]],
-    claims: Sequence[Claim],
-) -> Section:
-    """A section with the blocks and comparisons of each data set that has records."""
-    there = sections.present(records, names)
-    blocks: list[Block] = []
-    compared: list[sections.Compared] = []
-    for data in there:
-        own, metrics = describe(data)
-        blocks += [Text([setting(records, data)]), *own]
-        compared += metrics
-    findings, details = sections.against_others(records, compared)
-    if there:
-        blocks += [Text([entry(f"{study}.texts")["about"]]), *sections.pair_by_pair(details)]
-    return Section(findings, blocks, claims, tuple(there))
-
-
-def setting(records: Iterable[Record], data: str) -> str:
-    """What was trained on and how many seeds are done, from the records."""
-    records = list(records)
-    options = next(record["options"] for record in records if record["data"] == data)
-    epochs, limit = options["fit.epochs"], options.get("data.limit")
-    network = "an MLP 784-300-100-10"
-    if data != "mnist":
-        width = options.get("backbone.width", 64)
-        network = f"a ResNet-18 of width {width}" + ("" if width == 64 else " (the paper's: 64)")
-    amount = "all training images there are" if limit is None else f"{limit:,} training images"
-    return (
-        f"{TITLES[data]}: {network}, {amount} (validation included), {counted(epochs, 'epoch')} at "
-        f"most, {options['samples']} draws, {sections.seeds_done(records, data)}."
-    )
-
-
-def scale(records: Iterable[Record]) -> str:
-    """What to bear in mind where networks are smaller than the paper's; else nothing."""
-    for record in records:
-        options = record["options"]
-        width, limit = options.get("backbone.width", 64), options.get("data.limit")
-        if record["data"] in CIFAR and (width < 64 or limit is not None):
-            images = "" if limit is None else f" and {limit:,} images to train and validate"
-            return f" CIFAR here: a ResNet-18 of width {width} (the paper's: 64){images}."
-    return ""

@@ -6,8 +6,6 @@ Masks are [draws, points, units] of 0 and 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -20,13 +18,10 @@ from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.runs import Context, Run
 from gflowout.studies import images
+from gflowout.studies.elbo import AT_ONCE, SHARED, on_policy
 from gflowout.studies.framework.statistics import prefixed
 from gflowout.studies.images import Fitted
 
-SHARED = ("id-gflowout",)
-"""Methods that draw one mask for all points."""
-_AT_ONCE = 10
-"""Draws in a pass."""
 POSTERIOR = ("gflowout", "combined", "control")
 """Arms whose posterior sees the label; the others draw the same masks with and without it."""
 NOISE = ("gaussian_noise", 3)
@@ -56,7 +51,7 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
     """Draw masks of each point from the posterior, without exploration, and score them."""
     drawn: list[tuple[Tensor, ...]] = []
     devices = [x.device] if x.is_cuda else []
-    with _on_policy(model, min(count, _AT_ONCE)) as at_once, torch.random.fork_rng(devices):
+    with on_policy(model, min(count, AT_ONCE)) as at_once, torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         for _ in range(-(-count // at_once)):
             losses = model(x, y=y)
@@ -71,23 +66,6 @@ def score(model: MaskedModel, x: Tensor, y: Tensor, count: int, seed: int) -> Sc
         log_q, reward = log_q[:, :1], reward[:, :1]
     log_p = reward - getattr(model.method.options, "beta", 1.0) * fit
     return Scored(torch.cat(masks, -1).cpu(), log_q.cpu(), log_p.cpu(), fit.cpu())
-
-
-@contextmanager
-def _on_policy(model: MaskedModel, draws: int) -> Iterator[int]:
-    """Draw without exploring, several masks at once if the method can, and learn nothing."""
-    options = model.method.options
-    plain = {"temperature": 1.0, "epsilon": 0.0, "draws": draws}
-    plain = {name: value for name, value in plain.items() if hasattr(options, name)}
-    training = model.training
-    model.eval()
-    model.set_options(**plain)
-    try:
-        with torch.no_grad():
-            yield int(plain.get("draws", 1))
-    finally:
-        model.set_options(**{name: getattr(options, name) for name in plain})
-        model.train(training)
 
 
 @dataclass(frozen=True)
@@ -304,7 +282,7 @@ def _reward_correlation(run: Run, fitted: Fitted, test: Part) -> dict[str, Any]:
     if run.method == "mc":  # all its masks with as many units are alike
         return {}
     part = Part(test.x[: run.options["scored"]], test.y[: run.options["scored"]])
-    if run.method in SHARED:  # their reward is that of the training set
+    if _model(fitted).method.name in SHARED:  # their reward is that of the training set
         part = images.subset(fitted.task.train, 0, run.options["points"])
     x, y = images.whole_batch(fitted, part)
     scored = score(_model(fitted), x, y, run.options["masks"], 1000 * run.seed + 20)

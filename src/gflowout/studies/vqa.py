@@ -8,8 +8,9 @@ Training is :func:`gflowout.training.fit`; a trained model is kept beside the ru
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,13 +27,14 @@ from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
 from gflowout.runs.spec import canonical
-from gflowout.studies import images, vqa_data
+from gflowout.studies import elbo, images, vqa_data
 from gflowout.studies.framework import claims as judged
-from gflowout.studies.framework import content, sections
+from gflowout.studies.framework import content, keep_rates, sections
+from gflowout.studies.framework.arms import ARMS, Arm, Options, choices, of_preset, trials
 from gflowout.studies.framework.content import Block, Cell, Claim, Column, Section, Table, Text
 from gflowout.studies.framework.sections import Compared
 from gflowout.studies.framework.statistics import Record, by_seed, pair, prefixed
-from gflowout.studies.framework.study import ARMS, TUNING, Arm, Chosen, Options, Study, trials
+from gflowout.studies.framework.study import TUNING, Chosen, Study
 from gflowout.studies.vqa_data import Prepared, checksum
 from gflowout.training import FitOptions, FitResult, fit
 
@@ -41,7 +43,8 @@ _NOISE_SEED = 0
 """The same noise for every arm and seed."""
 _TEST_BATCH = 200
 _OF_DATA = (
-    "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count"
+    "batch", "grid", "size", "length", "train", "valid", "features", "held_out", "min_count",
+    "vectors",
 )  # fmt: skip
 """Options without a dot that decide what a model learns."""
 
@@ -67,7 +70,7 @@ def tuning(preset: str) -> list[Run]:
         Run(TUNING, arm.label, data, own["trial_seed"], {**options, "tuned": tuned})
         for data in own["data"]
         for options in [{**sizes(preset, data), **own["trial"].get(data, {})}]
-        for arm in ARMS.values()
+        for arm in of_preset(preset)
         for tuned in trials(arm, own["rates"], own["own"])
     ]
 
@@ -76,13 +79,16 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
     """Every arm on every data set, seed by seed."""
     own = PRESETS[preset]
     noise = {key: own[key] for key in ("noises", "noisy")}
+
+    def choice(data: str, label: str) -> Options:
+        return chosen.get((data, label), trials(ARMS[label], own["rates"], own["own"])[0])
+
     return [
-        Run("vqa", arm.label, data, seed, {**sizes(preset, data), **noise, "tuned": tuned})
+        Run("vqa", arm.label, data, seed, {**sizes(preset, data), **noise, **tuned})
         for seed in range(own["seeds"])
         for data in own["data"]
-        for arm in ARMS.values()
-        for first in [trials(arm, own["rates"], own["own"])[0]]
-        for tuned in [chosen.get((data, arm.label), first)]
+        for arm in of_preset(preset)
+        for tuned in [choices(arm, functools.partial(choice, data))]
     ]
 
 
@@ -93,7 +99,13 @@ def work(run: Run, context: Context) -> Result:
     data = vqa_data.load(run.data, run.seed, run.options, context.folder.parent)
     # Of an ensemble one member is tuned: what is good for it is good for all.
     members = 1 if trial else arm.members
-    trained = [_trained(arm, run, data, place, context) for place in range(members)]
+    tuned = run.options["tuned"]
+    if arm.rate_of:
+        partner = configuration(ARMS[arm.rate_of], run, run.options["partner"])
+        learned, _ = _trained(ARMS[arm.rate_of], partner, run, data, 0, context)
+        tuned = {**tuned, **keep_rates.drop_rate(keep_rate(learned, data))}
+    config = configuration(arm, run, tuned)
+    trained = [_trained(arm, config, run, data, place, context) for place in range(members)]
     networks, first = [model for model, _ in trained], trained[0][1]
     metrics: dict[str, Any] = {
         "epochs_trained": sum(len(result.history) for _, result in trained),
@@ -101,12 +113,20 @@ def work(run: Run, context: Context) -> Result:
         "parameters": sum(p.numel() for network in networks for p in network.parameters()),
         "valid/nll": first.best_score,
     }
+    if "vectors" in run.options:
+        metrics["vectors/known"] = data.known
     used = {"train": checksum(data.train), "valid": checksum(data.valid)}
+    if data.vectors is not None:
+        digest = hashlib.sha256(data.vectors.numpy().tobytes()).hexdigest()
+        used["vectors"] = f"sha256:{digest}"
     if trial:
         return {"metrics": metrics, "epochs": [*first.history], "data": used}
     model = networks[0] if members == 1 else Ensemble(networks)
+    metrics |= keep_rates.as_metric(keep_rate(model, data))
     alone = data.test.accuracy(vqa_data.question_only(data))
     metrics |= prefixed("question", vqa.by_type(alone, data.test.types))
+    if (bound := elbo.elbo(model, _known_answers(data), run.seed)) is not None:
+        metrics["clean/elbo"] = bound
     levels = [0.0, *run.options["noises"]]
     for place, noise in enumerate(levels):
         context.progress(place, len(levels), f"noise {noise:g}")
@@ -144,6 +164,15 @@ def scored(
     return {**accuracy, "nll": -float(torch.cat(log_probs).double().mean())}
 
 
+def _known_answers(data: Prepared) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+    """Test questions with an answer that the model knows, and labels."""
+    for visual, tokens, scores in VQABatches(data.test, batch_size=_TEST_BATCH):
+        known = scores.sum(-1) > 0
+        label = scores.argmax(-1) if data.single else scores
+        if known.any():
+            yield (visual[known], tokens[known]), label[known]
+
+
 def single_answer(batch: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any], Tensor]:
     """A batch with classes instead of scores, for :func:`gflowout.training.fit`."""
     return tuple(batch[:-1]), {}, batch[-1].argmax(-1)
@@ -158,25 +187,37 @@ def build(arm: Arm, config: Mapping[str, Any], data: Prepared, seed: int) -> Mas
     visual, tokens, _ = data.train.batch([0, 1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = MCAN(data.words, data.answers, visual.shape[-1], **_under("net.", config))
+        sizes = _under("net.", config)
+        if data.vectors is not None:
+            sizes["embeddings"] = data.vectors
+        net = MCAN(data.words, data.answers, visual.shape[-1], **sizes)
         likelihood = Categorical(data.answers) if data.single else MultiLabel(data.answers)
         example = (visual, tokens)
         return wrap(net, arm.method, net.sites, likelihood=likelihood, example=example, **options)
 
 
-def configuration(arm: Arm, run: Run) -> Options:
+def keep_rate(model: MaskedModel | Ensemble, data: Prepared) -> float | None:
+    """Share of units that a model keeps on validation questions; ``None`` without masks."""
+    rows = range(min(keep_rates.EXAMPLES, len(data.valid)))
+    device = next(model.parameters()).device
+    visual, tokens, _ = data.valid.batch([*rows])
+    return keep_rates.kept(model, visual.to(device), tokens.to(device))
+
+
+def configuration(arm: Arm, run: Run, tuned: Mapping[str, Any]) -> Options:
     """What decides the model of a run, by dotted key or name of the data's option."""
     options = {key: value for key, value in run.options.items() if "." in key or key in _OF_DATA}
-    return {**options, **arm.options, **run.options["tuned"], "data": run.data}
+    return {**options, **arm.options, **tuned, "data": run.data}
 
 
 def _trained(
-    arm: Arm, run: Run, data: Prepared, place: int, context: Context
+    arm: Arm, config: Options, run: Run, data: Prepared, place: int, context: Context
 ) -> tuple[MaskedModel, FitResult]:
     """One member: trained now, or found in the store."""
-    config = configuration(arm, run)
     seed = run.seed + images.APART * place
     values = {**config, "method": arm.method, "split": run.seed, "seed": seed}
+    if data.vectors_of:
+        values["vectors"] = data.vectors_of
     digest = hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
     folder = context.folder.parent / images.STORE / f"vqa-{arm.method}-s{seed}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -222,9 +263,10 @@ def section(records: Sequence[Record]) -> Section:
             Compared(name, f"{test}/all", f"accuracy on {test} features ({title})", percent=True)
             for test in ("noisy", "clean")
         ]
-        claims += [_claim(own, name, arm) for arm in ("contextual", "concrete")]
+        claims += [_claim(own, name, arm) for arm in ("contextual-paper", "concrete")]
     findings, details = sections.against_others(records, compared)
     blocks += [Text([judged.entry("vqa.noisy")["rule"]]), *sections.pair_by_pair(details)]
+    blocks += sections.at_equal_rates(records, compared)
     return Section(findings, blocks, claims, names)
 
 
@@ -237,7 +279,9 @@ def _about(own: Sequence[Record], name: str) -> list[str]:
         seeds=counted(len({record["seed"] for record in own}), "seed"),
     )
     if name == "vqa-v2":
-        return [about]
+        known = sections.cell(_known(own)).mean
+        words = _TEXTS["random"] if not known else _TEXTS["glove"].format(share=known)
+        return [about, words]
     network = "a small MCAN"
     options = next((record["options"] for record in own if "net.width" in record["options"]), None)
     if options:
@@ -246,6 +290,11 @@ def _about(own: Sequence[Record], name: str) -> list[str]:
         width = options["net.width"]
         network = _TEXTS["network"].format(width=width, layers=layers, steps=steps)
     return [about, _TEXTS["other"].format(network=network), _TEXTS[name]]
+
+
+def _known(own: Sequence[Record]) -> list[float]:
+    """Shares of words that started from GloVe vectors; records from before have none."""
+    return [record["metrics"].get("vectors/known", 0.0) for record in own]
 
 
 def _table(own: Sequence[Record], name: str, test: str) -> Table:
@@ -265,7 +314,7 @@ def _table(own: Sequence[Record], name: str, test: str) -> Table:
         for arm, values in PUBLISHED[test].items()
     }
     rows += sections.paper_rows(
-        published, {arm: f"{title}, VQA v2" for arm, title in sections.TITLES.items()}
+        published, {arm: f"{name}, VQA v2" for arm, name in sections.NAMES.items()}
     )
     levels = {float(record["options"]["noisy"]) for record in own if "options" in record}
     at = f" of standard deviation {min(levels):g}" if len(levels) == 1 else ""
@@ -299,8 +348,13 @@ def _claim(own: Sequence[Record], name: str, arm: str) -> Claim:
         judged.matches,
         scale=100,
     )
-    title = sections.TITLES[arm].lower()
-    return judged.template("vqa.noisy", outcome, other=title, data=TITLES[name], margins=margins)
+    clean = sections.cell(by_seed(own, name, "gflowout", "clean/all").values()).mean
+    replaced, published = judged.stand_in(name), PUBLISHED["clean"]["gflowout"][0] / 100
+    weak = "" if replaced else judged.out_of_reach(clean, published, TITLES[name])
+    values = {"other": sections.NAMES[arm].lower(), "data": TITLES[name], "margins": margins}
+    if weak:
+        outcome, values["margins"] = None, f"{weak} {margins}"
+    return judged.template("vqa.noisy", outcome, replaced=replaced, **values)
 
 
 def _counts(own: Sequence[Record]) -> dict[str, int]:

@@ -30,6 +30,8 @@ DIRECTIONS = 8
 BATCH = 256
 STORE = "regions"
 """Folder of the features, beside the folders of the runs."""
+GLOVE = "glove"
+"""Folder of word vectors in the data directory."""
 FORMAT = 1
 """Of the features: another one makes them again."""
 
@@ -38,7 +40,8 @@ FORMAT = 1
 class Prepared:
     """Questions of a run, and how many tokens and classes there are.
 
-    ``single``: each question has one annotator, so a single right answer.
+    ``single``: each question has one annotator, so a single right answer. ``vectors`` are those
+    that words start from, [words, numbers], and ``vectors_of`` the file that they are from.
     """
 
     train: VQASet
@@ -47,6 +50,15 @@ class Prepared:
     words: int
     answers: int
     single: bool
+    vectors: Tensor | None = None
+    vectors_of: str = ""
+
+    @property
+    def known(self) -> float:
+        """Share of the words that have a vector to start from."""
+        if self.vectors is None:
+            return 0.0
+        return float((self.vectors[2:] != 0).any(-1).double().mean())  # 2: padding and unknown
 
 
 def load(name: str, seed: int, options: Mapping[str, Any], kept: Path) -> Prepared:
@@ -57,7 +69,8 @@ def load(name: str, seed: int, options: Mapping[str, Any], kept: Path) -> Prepar
     same. Options are ``grid`` (cells per side), ``size`` (of pictures), ``length`` (words per
     question), ``train``, ``valid``, ``test`` (questions at most, ``None`` for all). VQA v2 has no
     grid and size, but ``features`` (per region), ``held_out`` and ``min_count``, see
-    :func:`gflowout.data.vqa.load`.
+    :func:`gflowout.data.vqa.load`. With the option ``vectors``, words start from GloVe vectors if
+    :func:`glove` finds any.
     """
     if name == "vqa-v2":
         split = vqa.load(
@@ -77,7 +90,25 @@ def load(name: str, seed: int, options: Mapping[str, Any], kept: Path) -> Prepar
     single = bool((split.train.counts.annotators == 1).all())
     if single:  # a class is needed where a loss is taken, not where answers are counted
         train, valid = (part.subset(part.counts.counts.sum(1) > 0) for part in (train, valid))
-    return Prepared(train, valid, test, len(split.tokenizer), len(split.answers), single)
+    prepared = Prepared(train, valid, test, len(split.tokenizer), len(split.answers), single)
+    file = glove(options["net.embedding_size"]) if options.get("vectors") else None
+    if file is None:
+        return prepared
+    words, facts = "\n".join(split.tokenizer.vocabulary), f"{file.name} {file.stat().st_size}"
+    digest = hashlib.sha256(f"{facts}\n{words}".encode()).hexdigest()[:16]
+    # Reading millions of lines takes minutes; runs of one split share the table.
+    path = kept / STORE / f"words-{digest}.safetensors"
+    table = images.kept_tensor(path, "vectors", lambda: split.tokenizer.embeddings(file))
+    return replace(prepared, vectors=table, vectors_of=facts)
+
+
+def glove(size: int) -> Path | None:
+    """A file of GloVe vectors with so many numbers, in the folder ``glove`` of the data directory.
+
+    Of several, such as ``glove.6B.300d.txt`` and ``glove.840B.300d.txt``, the largest.
+    """
+    files = list((store.root() / GLOVE).glob(f"glove.*{size}d.txt"))
+    return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 def region_features(pictures: Tensor, grid: int) -> Tensor:

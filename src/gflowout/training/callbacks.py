@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from gflowout.core.method import Method
 from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.monitoring import ADVICE, DivergedError, TrainingWarning, alarms
@@ -49,7 +50,7 @@ class EpochEnd(Checkpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop epochs from the table that a resumed run will do again."""
-        self._report(trainer, _history(pl_module))
+        self._report(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Wait for the end of the epoch after SIGTERM; several processes leave it to Lightning."""
@@ -82,18 +83,19 @@ class EpochEnd(Checkpoint):
         scores = checkpoints.scores(history)
         if trainer.is_global_zero:
             checkpoints.prune(saved, scores, self.options.keep)
-        self._report(trainer, history)
+        self._report(trainer, pl_module)
         if ended(self.options, list(scores.values())) is not None:
             trainer.should_stop = True
         if trainer.world_size == 1:
             self.termination.after_checkpoint()
 
-    def _report(self, trainer: Trainer, history: History) -> None:
+    def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the numbers of all epochs, and warn once of each thing that goes wrong."""
+        history = _history(pl_module)
         if not trainer.is_global_zero or not history:
             return
         checkpoints.write_table(self.folder, history)
-        for name, message in alarms(history).items():
+        for name, message in alarms(history, _method(pl_module).balanced).items():
             if name not in self.reported:
                 self.reported.add(name)
                 warnings.warn(f"epoch {len(history)}: {message}", TrainingWarning, stacklevel=2)
@@ -155,6 +157,12 @@ class Progress(Callback):
             best = min(checkpoints.scores(history).values())
             text += f" valid {history[-1][checkpoints.MONITOR]:.3f} (best {best:.3f})"
         self._bar.update(self._task, completed=done, description=text)
+
+
+def _method(module: LightningModule) -> Method:
+    model: Any = module.model
+    method: Method = model.method
+    return method
 
 
 def _history(module: LightningModule) -> History:

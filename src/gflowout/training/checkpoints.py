@@ -18,7 +18,10 @@ from typing import IO, Any
 import torch
 
 from gflowout.core import atomic_io
+from gflowout.core.disagreement import Disagreement
+from gflowout.core.method import METHODS
 from gflowout.core.model import MaskedModel
+from gflowout.core.renamed import renamed
 from gflowout.data.batches import Batches
 from gflowout.training.monitoring import TrainingWarning
 from gflowout.training.options import FitOptions
@@ -124,19 +127,30 @@ def last(folder: Path) -> Path | None:
     It and the best epoch before it must be undamaged. Damage, which a disk or a copy may do, is
     warned of.
     """
+    found = latest(folder)
+    return None if found is None else found[0]
+
+
+def latest(folder: Path) -> tuple[Path, list[dict[str, float]], dict[str, Any]] | None:
+    """The checkpoint of :func:`last`, its history, and the best epoch's weights on the CPU.
+
+    Each file is read once.
+    """
     chosen, problems = None, dict[Path, str]()
     for epoch, path in sorted(epochs(folder).items(), reverse=True):
         needed = path
         try:
-            for best in best_epochs(scores(read(path, "cpu").get(HISTORY, ())), 1):
+            content = read(path, "cpu")
+            history = [dict(numbers) for numbers in content.get(HISTORY, ())]
+            for best in best_epochs(scores(history), 1):
                 needed = path_of(folder, best)
                 if best != epoch:
-                    read(needed, "cpu")
-            chosen = path
+                    content = read(needed, "cpu")
+            chosen = path, history, content.get("state_dict", {})
             break
         except Exception as error:  # a damaged file can raise nearly anything
             problems[needed] = type(error).__name__
-    rest = "starting anew" if chosen is None else f"going on after epoch {epoch_of(chosen) + 1}"
+    rest = "starting anew" if chosen is None else f"going on after epoch {epoch_of(chosen[0]) + 1}"
     for path, reason in problems.items():
         warnings.warn(f"{path}: cannot be read ({reason}); {rest}", TrainingWarning, stacklevel=2)
     return chosen
@@ -173,7 +187,13 @@ def prune(folder: Path, scores: Mapping[int, float], keep: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def identity(model: MaskedModel, options: FitOptions, train: Any, valid: Any) -> dict[str, Any]:
+def identity(
+    model: MaskedModel,
+    options: FitOptions,
+    train: Any,
+    valid: Any,
+    disagreement: Disagreement | None = None,
+) -> dict[str, Any]:
     """What tells this run from another in the same folder."""
     return {
         "options": dataclasses.asdict(options),
@@ -181,6 +201,10 @@ def identity(model: MaskedModel, options: FitOptions, train: Any, valid: Any) ->
         "sites": {site.name: site.units for site in model.sites},
         "train": _fingerprint(train),
         "valid": None if valid is None else _fingerprint(valid),
+        "loss": {
+            "label_noise": model.likelihood.config().get("label_noise"),
+            "disagreement": None if disagreement is None else disagreement.config(),
+        },
     }
 
 
@@ -226,8 +250,11 @@ def _compare(folder: Path, wanted: dict[str, Any]) -> None:
     """Refuse to go on with what is not the same run."""
     try:
         saved = json.loads((folder / RUN).read_text())
+        saved.setdefault("loss", {})  # of runs that were begun before it was recorded
+        spellings = METHODS[wanted["method"]["name"]].Options.RENAMED
+        saved["method"] = renamed(saved["method"], spellings, str(folder), warn=False)
         pairs = [(name, dict(saved[name] or {}), dict(now or {})) for name, now in wanted.items()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder / RUN}: missing or damaged: take another folder or give resume=False"
         ) from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gflowout.core.disagreement import Disagreement, check_term
 from gflowout.core.ensemble import Ensemble
 from gflowout.core.memory_format import warn_of_unsafe_layers
 from gflowout.core.model import MaskedModel
@@ -21,6 +22,7 @@ from gflowout.core.optional import require
 from gflowout.training import checkpoints
 from gflowout.training.options import FitOptions, check_available, choose_precision, ended
 from gflowout.training.signals import interruptible
+from gflowout.training.train_size import take_train_size
 
 if TYPE_CHECKING:
     from gflowout.training.module import MaskedDataModule, MaskedModule, Unpack
@@ -41,8 +43,8 @@ class FitResult:
     """How a run went.
 
     Attributes:
-        history: Numbers of every epoch: losses, log Z, correlation of log q with log R, keep rate
-            per site, gradient norms, validation loss.
+        history: Numbers of every epoch: losses, log Z, KL(q || p), correlation of log q -
+            log p with the log-likelihood, keep rate per site, gradient norms, validation loss.
         best_epoch: The epoch whose weights the model has now, counted from 0.
         best_score: Its validation loss; training loss where nothing was validated.
         stopped: Why it ended: ``"epochs"`` or ``"patience"``.
@@ -85,6 +87,7 @@ def fit(
     callbacks: Sequence[Any] = (),
     unpack: Unpack | None = None,
     strategy: Any = "auto",
+    disagreement: Disagreement | None = None,
 ) -> FitResult:
     """Train a wrapped model; it has the weights of its best epoch afterwards.
 
@@ -93,7 +96,8 @@ def fit(
         train: Training batches: :class:`gflowout.data.batches.Batches`, a ``DataLoader``, or any
             iterable with a length. A batch is ``(input, ..., labels)`` or a mapping with
             ``labels``. Only batches whose order follows from the epoch, as those of ``Batches``,
-            make a resumed run equal to an undisturbed one.
+            make a resumed run equal to an undisturbed one. A ``train_size`` that the method needs
+            and was not given is the number of examples in them.
         valid: Validation batches, for the best epoch and early stopping.
         options: How to train; defaults if ``None``.
         folder: For checkpoints, ``metrics.csv`` and logs. Without one, a run cannot be resumed.
@@ -106,6 +110,7 @@ def fit(
         unpack: Turns a batch into positional arguments, keyword arguments and labels, where it has
             another form.
         strategy: Lightning's name of how devices work together, such as ``"ddp"``.
+        disagreement: Term that is added to the loss, such as ``gfo.Disagreement(0.1)``.
 
     Raises:
         DivergedError: If the loss is not finite any more.
@@ -126,6 +131,8 @@ def fit(
     """
     options = options or FitOptions()
     _check(model, train, valid, options, folder)
+    if disagreement is not None:
+        check_term(disagreement, model)
     warn_of_unsafe_layers(model.backbone)
     require("lightning", extra="train", purpose="gflowout.training.fit")
     check_available(options.accelerator)
@@ -133,12 +140,14 @@ def fit(
     from gflowout.training.callbacks import EpochEnd, Progress
 
     began = time.monotonic()
-    lit = modules.MaskedModule(model, options, unpack or modules.unpack)
+    unpack = unpack or modules.unpack
+    take_train_size(model, train, lambda batch: unpack(batch)[-1])
+    lit = modules.MaskedModule(model, options, unpack, disagreement)
     data = modules.MaskedDataModule(train, valid)
     with _directory(folder) as name, _modes_restored(model):
         place = Path(name)
         saved = place / "checkpoints"
-        run = checkpoints.identity(model, options, train, valid)
+        run = checkpoints.identity(model, options, train, valid, disagreement)
         start = checkpoints.prepare(place, saved, run, resume)
         if start is not None and _ended(options, checkpoints.history(start)) is not None:
             checkpoints.complete(place, saved, start, options.keep)
@@ -248,13 +257,12 @@ def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:
 
 def _load_best(model: MaskedModel, saved: Path) -> tuple[list[dict[str, float]], int, float]:
     """Load the weights of the best epoch; return the history, that epoch and its score."""
-    last = checkpoints.last(saved)
-    if last is None:
+    found = checkpoints.latest(saved)
+    if found is None:
         raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
-    history = checkpoints.history(last)
+    _, history, state = found
     by_epoch = checkpoints.scores(history)
     best = checkpoints.best_epochs(by_epoch, 1)[0]
-    state = checkpoints.read(checkpoints.path_of(saved, best))["state_dict"]
     model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
     return history, best, by_epoch[best]
 

@@ -11,6 +11,8 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import lightning
@@ -18,9 +20,10 @@ import torch
 from torch import Tensor
 
 from gflowout.core import random
+from gflowout.core.disagreement import Disagreement
 from gflowout.core.likelihoods import Binary, Categorical
 from gflowout.core.model import MaskedModel
-from gflowout.core.predictive import Predictive
+from gflowout.core.predictive import Predictive, of_labels
 from gflowout.data.batches import Batches
 from gflowout.training.checkpoints import HISTORY
 from gflowout.training.monitoring import (
@@ -103,6 +106,7 @@ class MaskedModule(lightning.LightningModule):
         model: From :func:`gflowout.wrap`.
         options: How to train.
         unpack: How to take a batch apart.
+        disagreement: Term to be added to the loss, if any.
 
     Attributes:
         history: Numbers of every epoch so far, also of those before a resume.
@@ -117,13 +121,18 @@ class MaskedModule(lightning.LightningModule):
     """
 
     def __init__(
-        self, model: MaskedModel, options: FitOptions | None = None, unpack: Unpack = unpack
+        self,
+        model: MaskedModel,
+        options: FitOptions | None = None,
+        unpack: Unpack = unpack,
+        disagreement: Disagreement | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model = model
         self.options = options or FitOptions()
         self.unpack = unpack
+        self.disagreement = disagreement
         self.history: list[dict[str, float]] = []
         self._statistics = EpochStatistics(model.sites)
         self._optimisers: list[torch.optim.Optimizer] = []
@@ -151,20 +160,25 @@ class MaskedModule(lightning.LightningModule):
 
     def _step(self, batch: Any) -> None:
         args, kwargs, y = apart(batch, self.unpack)
-        losses = self.model(*args, y=y, **kwargs)
+        step = self._statistics.steps
+        look = step % EVERY == 0
+        with self._checking(look):
+            losses = self.model(*args, y=y, **kwargs)
+        term = None
+        if self.disagreement is not None:
+            term = self.disagreement(self.model, *args, **kwargs)
+            losses = replace(losses, total=losses.total + term)
         wrapped: Any = self.optimizers()  # one, or a list
         steppers = wrapped if isinstance(wrapped, list) else [wrapped]
         for stepper in steppers:
             stepper.zero_grad()
         self.manual_backward(losses.total)
-        step = self._statistics.steps
-        look = step % EVERY == 0
         if (look or losses.total.device.type == "cpu") and not math.isfinite(losses.total.item()):
             raise DivergedError(
                 f"the loss is {losses.total.item()} in epoch {self.current_epoch}, step {step} "
                 f"({losses!r}). {ADVICE}"
             )
-        self._statistics.add(losses)
+        self._statistics.add(losses, term)
         if look:
             self._statistics.look(losses, self._optimisers)
         for stepper in steppers:
@@ -172,17 +186,33 @@ class MaskedModule(lightning.LightningModule):
                 self.clip_gradients(stepper, self.options.clip, "norm")
             stepper.step()
 
+    @contextmanager
+    def _checking(self, now: bool) -> Iterator[None]:
+        """Check values of labels and outputs: always on a CPU, elsewhere only ``now``.
+
+        A check waits for the device, which would then be idle until the next step is prepared.
+        """
+        before = self.model.validate
+        self.model.validate = before and (now or self.device.type == "cpu")
+        try:
+            yield
+        finally:
+            self.model.validate = before
+
     def on_validation_epoch_start(self) -> None:
-        """Start the sums anew."""
-        self._sums = torch.zeros(3, dtype=torch.float64)
+        """Start the sums anew, on the device: it is waited for once per epoch."""
+        self._sums = torch.zeros(3, dtype=self._double, device=self.device)
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Score the average over drawn masks; the draws are the same in every epoch."""
         args, kwargs, y = apart(batch, self.unpack)
-        pred = self._predict(args, kwargs, index)
-        scores = pred.log_prob(y)
+        with self._checking(index == 0):
+            pred = self._predict(args, kwargs, index)
+        # Labels of tests are taken for true ones.
+        scored = pred if self.trainer.testing else of_labels(pred, self.model.likelihood)
+        scores = scored.log_prob(y, values=index == 0 or self.device.type == "cpu")
         self._sums[0] += len(scores)
-        self._sums[1] -= scores.double().sum().cpu()
+        self._sums[1] -= scores.to(self._double).sum()
         right = hits(pred.likelihood, pred.mean, y)
         self._sums[2] += math.nan if right is None else right
 
@@ -208,9 +238,8 @@ class MaskedModule(lightning.LightningModule):
         return self.model(*args, **kwargs)
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Predictive:
+        # On the CPU: seeds that a device has drawn would have to be waited for.
         generator = random.generator(self.options.seed, "valid", index)
-        if self.device.type != "cpu":
-            generator = torch.Generator(self.device).manual_seed(generator.initial_seed())
         return self.model.predict(
             *args, samples=self.options.valid_samples, generator=generator, **kwargs
         )
@@ -228,10 +257,14 @@ class MaskedModule(lightning.LightningModule):
             {"epoch": self.current_epoch, "lr": self.options.lr * factor, **numbers, **valid}
         )
 
+    @property
+    def _double(self) -> torch.dtype:
+        """Double precision, which MPS does not have."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
     def _joint(self, values: Tensor, operation: str) -> list[float]:
         """Sums or means over all ranks."""
-        single = self.device.type == "mps"  # which has no double precision
-        values = values.to(self.device, torch.float32 if single else torch.float64)
+        values = values.to(self.device, self._double)
         joint: list[float] = self.trainer.strategy.reduce(values, reduce_op=operation).tolist()
         return joint
 
@@ -341,10 +374,11 @@ class _InEpoch:
             warnings.warn(f"{message}: correct its __len__", TrainingWarning, stacklevel=2)
 
 
-def hits(likelihood: Any, mean: Tensor, y: Tensor) -> float | None:
-    """How many examples are classified right; ``None`` where there are no classes."""
+def hits(likelihood: Any, mean: Tensor, y: Tensor) -> Tensor | None:
+    """How many examples are classified right, on the device; ``None`` if there are no classes."""
     if isinstance(likelihood, Categorical) and mean.dim() == 2:
-        return float((mean.argmax(-1) == y).sum())
+        label = y.argmax(-1) if y.is_floating_point() else y  # the likeliest of a soft label
+        return (mean.argmax(-1) == label).sum()
     if isinstance(likelihood, Binary):
-        return float(((mean > 0.5) == (y.reshape(mean.shape) > 0.5)).sum())
+        return ((mean > 0.5) == (y.reshape(mean.shape) > 0.5)).sum()
     return None

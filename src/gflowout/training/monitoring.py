@@ -45,16 +45,19 @@ class DivergedError(RuntimeError):
     """
 
 
-def alarms(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Warnings after the last epoch of a history, by a short name of what they are about."""
+def alarms(history: Sequence[Mapping[str, float]], balance: bool = True) -> dict[str, str]:
+    """Warnings after the last epoch of a history, by a short name of what they are about.
+
+    ``balance`` tells whether ``train/tb`` is the residual of a balance, which should not grow.
+    """
     warnings: dict[str, str] = {}
-    balance = [numbers["train/tb"] for numbers in history if "train/tb" in numbers]
-    recent = balance[-IN_A_ROW - 1 :]
+    losses = [numbers["train/tb"] for numbers in history if balance and "train/tb" in numbers]
+    recent = losses[-IN_A_ROW - 1 :]
     growing = len(recent) > IN_A_ROW and all(after > before for before, after in pairwise(recent))
-    if growing and balance[-1] > GROWTH * min(balance):
+    if growing and losses[-1] > GROWTH * min(losses):
         warnings["tb"] = (
-            f"the trajectory-balance loss grew for {IN_A_ROW} epochs, to {balance[-1]:.3g} from "
-            f"{min(balance):.3g}: the generators do not follow the backbone. Lower lr or raise "
+            f"the trajectory-balance loss grew for {IN_A_ROW} epochs, to {losses[-1]:.3g} from "
+            f"{min(losses):.3g}: the generators do not follow the backbone. Lower lr or raise "
             "generator_lr and log_z_lr, lower beta, or set clip"
         )
     last = history[-1] if history else {}
@@ -80,22 +83,27 @@ class EpochStatistics:
         self.names = [site.name for site in sites]
         self.steps = 0
         self._parts: Tensor | None = None
+        self._disagreement: Tensor | None = None
         self._moments: list[Tensor] = []
         self._keep: list[Tensor] = []
         self._norms: list[dict[str, Tensor]] = []
 
-    def add(self, losses: Losses) -> None:
-        """Add the losses of a step."""
+    def add(self, losses: Losses, disagreement: Tensor | None = None) -> None:
+        """Add the losses of a step, and the term that was added to them, if any."""
+        if disagreement is not None:
+            before = 0.0 if self._disagreement is None else self._disagreement
+            self._disagreement = before + disagreement.detach()
         parts = torch.stack([getattr(losses, name).detach() for name in PARTS])
         self._parts = parts if self._parts is None else self._parts + parts
         self.steps += 1
 
     def look(self, losses: Losses, optimisers: Sequence[torch.optim.Optimizer]) -> None:
         """Look closer at a step: masks, log-quantities and gradients."""
-        # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
-        self._keep.append(torch.stack([(mask > 0.5).float().mean() for mask in losses.masks]))
-        if losses.log_q is not None and losses.log_reward is not None and losses.log_z is not None:
-            self._moments.append(_moments(losses.log_q, losses.log_reward, losses.log_z))
+        if losses.masks:
+            # Kept units are at 1 or, rescaled, above; relaxed masks lie in between.
+            self._keep.append(torch.stack([(mask > 0.5).float().mean() for mask in losses.masks]))
+        if losses.log_q is not None and losses.log_z is not None:
+            self._moments.append(_moments(losses))
         norms = {}
         for optimiser in optimisers:
             for group in optimiser.param_groups:
@@ -110,7 +118,9 @@ class EpochStatistics:
             return {}
         means = (self._parts / self.steps).tolist()
         numbers = {f"train/{name}": value for name, value in zip(PARTS, means, strict=True)}
-        if self._keep and self.names:
+        if self._disagreement is not None:
+            numbers["train/disagreement"] = self._disagreement.item() / self.steps
+        if self._keep:
             rates = torch.stack(self._keep).mean(0).tolist()
             numbers |= {f"keep/{name}": rate for name, rate in zip(self.names, rates, strict=True)}
         if self._moments:
@@ -121,20 +131,32 @@ class EpochStatistics:
         return numbers
 
 
-def _moments(log_q: Tensor, log_reward: Tensor, log_z: Tensor) -> Tensor:
-    q, r = log_q.detach().double().flatten(), log_reward.detach().double().flatten()
-    count = torch.ones_like(q).sum()
-    sums = (count, q.sum(), r.sum(), (q * q).sum(), (r * r).sum(), (q * r).sum())
-    return torch.stack((*sums, log_z.detach().double().sum()))
+def _moments(losses: Losses) -> Tensor:
+    """Sums over masks: how many, log q - log p and the log-likelihood, means, KL and ELBO."""
+    log_q, log_p, fit = (
+        value.detach().double()
+        for value in (losses.log_q, losses.log_p, losses.log_likelihood)
+        if value is not None
+    )
+    ratio, count = log_q - log_p, torch.ones_like(log_q).sum()
+    means = (log_q, losses.log_reward, losses.log_z)
+    totals = [value.detach().double().sum() for value in means if value is not None]
+    assert losses.kl is not None
+    assert losses.elbo is not None
+    totals += [count * losses.kl, count * losses.elbo]
+    if ratio.dim() > 1:  # masks of one example are compared with each other
+        ratio, fit = ratio - ratio.mean(0), fit - fit.mean(0)
+    squares = (ratio.square().sum(), fit.square().sum(), (ratio * fit).sum())
+    return torch.stack((count, ratio.sum(), fit.sum(), *squares, *totals))
 
 
 def _log_quantities(sums: Sequence[float]) -> dict[str, float]:
-    count, q, r, qq, rr, qr, z = sums
-    spread_q, spread_r = qq - q * q / count, rr - r * r / count
+    count, a, b, aa, bb, ab, *totals = sums
+    spread_a, spread_b = aa - a * a / count, bb - b * b / count
     # Below rounding error there is no spread, and no correlation either.
-    rounding = 1e-9 * (qq + rr)
     correlation = math.nan
-    if min(spread_q, spread_r) > rounding:
-        correlation = (qr - q * r / count) / math.sqrt(spread_q * spread_r)
-    means = {"log_q": q / count, "log_reward": r / count, "log_z": z / count}
+    if spread_a > 1e-9 * aa and spread_b > 1e-9 * bb:
+        correlation = (ab - a * b / count) / math.sqrt(spread_a * spread_b)
+    names = ("log_q", "log_reward", "log_z", "kl", "elbo")
+    means = {name: total / count for name, total in zip(names, totals, strict=True)}
     return {**means, "correlation": correlation}

@@ -15,7 +15,7 @@ from torch import Tensor
 from gflowout.core import checks
 from gflowout.core.model import MaskedModel
 
-_BACKBONE = ("backbone", "likelihood")
+_BACKBONE = ("backbone", "likelihood", "label_noise")
 _ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps", "tpu")  # beside those of plugins
 
 
@@ -33,6 +33,7 @@ class FitOptions:
         weight_decay: Of the backbone.
         generator_weight_decay: Of generators and log Z.
         momentum: Of ``"sgd"``.
+        betas: Decay rates of the two running means of ``"adam"`` and ``"adamw"``.
         schedule: Of all learning rates: ``"constant"``, ``"cosine"`` to zero, or
             ``"milestones"``: times ``gamma`` at each.
         milestones: Shares of ``epochs`` at which rates fall.
@@ -44,8 +45,9 @@ class FitOptions:
         min_delta: What counts as better.
         valid_samples: Draws per example for the validation loss.
         keep: How many of the best checkpoints to keep, beside the last two.
-        precision: ``"auto"`` is ``"bf16-mixed"`` where an accelerator has it and ``"32-true"``
-            elsewhere; or ``"64-true"``.
+        precision: ``"auto"`` is ``"bf16-mixed"`` where a GPU computes in it (compute capability
+            8.0 or above; not where it is emulated) and ``"32-true"`` elsewhere; or ``"64-true"``.
+            Log-likelihoods and rewards are in single precision at least, whatever this is.
         seed: Of all random numbers of the run.
         accelerator: Lightning's name of the hardware: ``"auto"``, ``"cpu"``, ``"gpu"``...
         devices: Processes on each machine.
@@ -69,6 +71,7 @@ class FitOptions:
     weight_decay: float = 0.0
     generator_weight_decay: float = 0.0
     momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
     schedule: str = "constant"
     milestones: tuple[float, ...] = (0.5, 0.75)
     gamma: float = 0.1
@@ -95,6 +98,12 @@ class FitOptions:
         for name in ("weight_decay", "generator_weight_decay", "min_delta"):
             checks.number(name, getattr(self, name), low=0)
         checks.number("momentum", self.momentum, low=0, high=1, open_high=True)
+        if isinstance(self.betas, str) or len(tuple(self.betas)) != 2:
+            raise TypeError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
+        first, second = self.betas
+        for beta in (first, second):
+            checks.number("betas", beta, low=0, high=1, open_high=True)
+        object.__setattr__(self, "betas", (first, second))
         checks.number("gamma", self.gamma, low=0, high=1, open_low=True)
         shares: Any = self.milestones
         if isinstance(shares, str) or not isinstance(shares, Sequence):
@@ -186,8 +195,8 @@ def optimisers(model: MaskedModel, options: FitOptions) -> list[torch.optim.Opti
         kind = options.optimizer if group["name"] in _BACKBONE else options.generator_optimizer
         by_kind.setdefault(kind, []).append({**group, "base_lr": group["lr"]})
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
+        "adam": partial(torch.optim.Adam, betas=options.betas),
+        "adamw": partial(torch.optim.AdamW, betas=options.betas),
         "sgd": partial(torch.optim.SGD, momentum=options.momentum),
     }
     return [kinds[kind](groups) for kind, groups in by_kind.items()]
@@ -209,6 +218,6 @@ def choose_precision(options: FitOptions) -> str:
     if options.precision != "auto":
         return options.precision
     wanted = options.accelerator in ("auto", "gpu", "cuda")
-    if wanted and torch.cuda.is_available() and torch.cuda.is_bf16_supported():
-        return "bf16-mixed"
-    return "32-true"
+    # By default PyTorch also says yes where bf16 is emulated, which is slower than float32.
+    native = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if wanted and native else "32-true"

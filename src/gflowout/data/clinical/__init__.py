@@ -115,7 +115,7 @@ def load(
     data_dir: str | Path | None = None,
     *,
     test_hospital: int | float | str | Collection[int] = "largest",
-    train_hospital: int | None = None,
+    train_hospital: int | str | None = None,
     hours: float = 48,
     tables: Iterable[str] = ("medication", "infusion"),
     drug_key: str = "name",
@@ -135,8 +135,9 @@ def load(
         data_dir: Directory of all data sets; ``None`` as in :func:`gflowout.data.store.root`.
         test_hospital: Hospital to test on: ``"largest"``, an id, several ids, or a fraction of all
             stays to draw hospitals for.
-        train_hospital: The only hospital to train on, with an id as ``test_hospital``; ``None``:
-            all that are not tested on.
+        train_hospital: The only hospital to train on, an id or a number of stays such as
+            ``"~4500"``, with the same as ``test_hospital``: see :func:`between_hospitals`.
+            ``None``: all that are not tested on.
         hours: Length of the window from admission to the unit.
         tables: Drug tables: ``"medication"`` (orders), ``"infusion"`` (running infusions),
             ``"admission"`` (drugs taken before admission, as features of their own).
@@ -170,7 +171,7 @@ def load(
     if train_hospital is None:
         split = leave_hospital_out(stays, test_hospital, seed=seed)
     else:
-        test: Any = test_hospital  # anything but an id is refused
+        test: Any = test_hospital  # a fraction or several are refused
         split = between_hospitals(stays, train_hospital=train_hospital, test_hospital=test)
     train, valid = hold_out_patients(split.train, valid_fraction, seed=seed)
     if len(train) < min_count <= len(split.train):

@@ -84,14 +84,16 @@ def leave_hospital_out(
 
 
 def between_hospitals(
-    stays: pd.DataFrame, *, train_hospital: int, test_hospital: int
+    stays: pd.DataFrame, *, train_hospital: int | str, test_hospital: int | str
 ) -> HospitalSplit:
     """Train on one hospital, test on another.
 
     Args:
         stays: Result of :func:`stay_table`.
-        train_hospital: Id of the hospital to train on.
-        test_hospital: Id of the hospital to test on.
+        train_hospital: Id of the hospital to train on; or ``"~4500"`` for the one whose number of
+            stays is nearest (the lowest id of equals).
+        test_hospital: The hospital to test on, in the same way; a number of stays looks among the
+            others.
 
     Raises:
         ValueError: If they are the same, a hospital is not in the table or a side would be empty.
@@ -101,10 +103,13 @@ def between_hospitals(
         >>> stays = pandas.DataFrame({"patient": list("abcdef"), "hospital": [7, 7, 7, 8, 8, 9]})
         >>> len(between_hospitals(stays, train_hospital=7, test_hospital=8).train)
         3
+        >>> between_hospitals(stays, train_hospital="~4", test_hospital="~3").hospitals
+        (8,)
     """
     _not_empty(stays)
-    train = _hospital("train_hospital", train_hospital, stays)
-    test = _hospital("test_hospital", test_hospital, stays)
+    train = _sized("train_hospital", train_hospital, stays)
+    others = stays[stays.hospital != train] if isinstance(test_hospital, str) else stays
+    test = _sized("test_hospital", test_hospital, others)
     if train == test:
         expected = "another hospital than test_hospital"
         raise ValueError(f"train_hospital must be {expected}, got {train} for both")
@@ -174,6 +179,19 @@ def _hospital(name: str, value: Any, stays: pd.DataFrame) -> int:
         expected = "a hospital with stays in the table"
         raise ValueError(f"{name} must be {expected}, got {value}; the largest are {largest}")
     return int(value)
+
+
+def _sized(name: str, value: Any, stays: pd.DataFrame) -> int:
+    """A hospital by its id, or by about how many stays it has: ``"~4500"``."""
+    if not isinstance(value, str):
+        return _hospital(name, value, stays)
+    number = value.removeprefix("~")
+    if number == value or not number.isdecimal():
+        takes = "the id of a hospital, or a number of stays as in '~4500'"
+        raise TypeError(f"{name} must be {takes}, got {value!r}")
+    _not_empty(stays)
+    sizes = stays.groupby("hospital").size()
+    return int(sizes.index[int((sizes - int(number)).abs().to_numpy().argmin())])
 
 
 def _sides(train: pd.DataFrame, test: pd.DataFrame, hospitals: tuple[int, ...]) -> HospitalSplit:

@@ -50,8 +50,18 @@ _COLUMNS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("drugoffset", "drugenteredoffset", "drughiclseqno"), "number"),
         "drugname": "name",
     },
+    "arrival": {
+        "patientunitstayid": "key",
+        **dict.fromkeys(("ethnicity", "unittype", "unitstaytype", "unitadmitsource"), "text"),
+        **dict.fromkeys(("hospitaladmitsource", "apacheadmissiondx"), "text"),
+        **dict.fromkeys(("admissionheight", "admissionweight"), "number"),
+    },
 }
-_FILES = {"infusion": "infusionDrug", "admission": "admissionDrug"}  # else the table's own name
+_FILES = {
+    "infusion": "infusionDrug",
+    "admission": "admissionDrug",
+    "arrival": "patient",
+}  # else the table's own name
 _AGAIN = "the file is damaged: get it again"
 
 
@@ -194,6 +204,21 @@ def stay_table(
         longest = f"the longest stay has {stays.hours[recorded].max():.0f} hours"
         raise ValueError(f"min_hours must leave at least one stay, got {min_hours:g}: {longest}")
     return stays[recorded & long].sort_index(), counts
+
+
+def read_arrivals(folder: str | Path) -> pd.DataFrame:
+    """Read what the table of patients says of the admission, one row per stay.
+
+    Args:
+        folder: Folder with ``patient.csv.gz``.
+
+    Returns:
+        A frame indexed by stay, with unit, sources, diagnosis, ethnicity, height and weight.
+
+    Examples:
+        >>> read_arrivals("data/eicu_demo").unittype.value_counts()  # doctest: +SKIP
+    """
+    return _read(Path(folder), "arrival").set_index("patientunitstayid").rename_axis("stay")
 
 
 def find_table(folder: Path, table: str) -> Path | None:

@@ -1,33 +1,30 @@
-"""Training with ``transformers.Trainer``, predicting a data set, and files of wrapped models."""
+"""Training with ``transformers.Trainer``, and predicting a data set."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from transformers import AutoConfig, PreTrainedModel, TrainingArguments, default_data_collator
+from transformers import TrainingArguments, default_data_collator
 from transformers.utils.generic import ModelOutput
 
-from gflowout.core import checks, random, serialization, tree
-from gflowout.core.call import Call, check_shift, logits_of
-from gflowout.core.likelihoods import Categorical, Gaussian
+from gflowout.core import checks, random, tree
+from gflowout.core.call import Call, are_tokens, check_shift, logits_of
+from gflowout.core.likelihoods import Categorical
 from gflowout.core.model import MaskedModel
-from gflowout.core.predictive import Predictive
-from gflowout.integrations.huggingface.defaults import mean_logits, parameters, refuse_checkpointing
+from gflowout.core.predictive import Predictive, of_labels
+from gflowout.integrations.huggingface.adapters import base_of
+from gflowout.integrations.huggingface.defaults import IGNORED, mean_logits, parameters
+from gflowout.integrations.huggingface.tokens import next_tokens
 
 LABELS = ("labels", "label", "label_ids")  # names of the labels in data sets
-FILE = "gflowout.safetensors"  # our file beside those of the backbone
 
 
 @dataclass
@@ -68,7 +65,7 @@ class _Forward:
         if instance is None:
             return self.function
         bound: Any = functools.partial(self.function, instance)
-        bound.__signature__ = inspect.signature(instance.model.backbone.forward)
+        bound.__signature__ = inspect.signature(base_of(instance.model.backbone).forward)
         return bound
 
 
@@ -110,13 +107,6 @@ class TrainerModel(nn.Module):
         self.training = model.training
         self._evaluated = 0
         self.register_state_dict_post_hook(_untie)  # type: ignore[no-untyped-call]
-        if getattr(model.method.options, "train_size", 1) is None:
-            warnings.warn(
-                f"train_size was not given to method {model.method.name!r}: every batch will be "
-                "taken for the whole training set; pass train_size=len(train_dataset) when "
-                "wrapping, or model.set_options(train_size=...) before training",
-                stacklevel=2,
-            )
 
     @property
     def config(self) -> Any:
@@ -134,10 +124,23 @@ class TrainerModel(nn.Module):
 
         Args:
             *args: Positional arguments of the backbone.
-            labels: As ``Trainer`` passes them.
+            labels: As ``Trainer`` passes them. Those of a causal language model may be its
+                ``input_ids``, with -100 for what is not to be learned, and are shifted here; or
+                shifted already.
             **inputs: Keyword arguments of the backbone.
         """
+        if labels is not None:
+            labels = self._shifted(args, labels, inputs)
         return (self._learn if self.training else self._score)(args, labels, inputs)
+
+    def _shifted(self, args: Any, labels: Tensor, inputs: Any) -> Tensor:
+        """Labels that are the tokens of the input, as ``transformers`` takes them, shifted."""
+        ignored = getattr(self.model.likelihood, "ignore_index", None)
+        call = Call(self.model.backbone, args, inputs)
+        if ignored == IGNORED and are_tokens(call, labels, ignored):
+            return next_tokens(labels)
+        check_shift(call, labels, ignored)
+        return labels
 
     def _learn(self, args: Any, labels: Tensor | None, inputs: Any) -> MaskedOutput:
         if labels is None:
@@ -146,7 +149,6 @@ class TrainerModel(nn.Module):
                 "smoothing and compute_loss_func of Trainer keep them from the model; leave both "
                 "out, or call eval()"
             )
-        refuse_checkpointing(self.model.backbone)
         seen: list[Tensor] = []
 
         def keep(_: nn.Module, __: Any, output: Any) -> None:
@@ -161,10 +163,8 @@ class TrainerModel(nn.Module):
         source = random.generator(self.seed, "evaluate", self._evaluated)
         self._evaluated += 1
         pred = self.model.predict(*args, samples=self.samples, generator=source, **inputs)
-        if labels is not None:
-            ignored = getattr(pred.likelihood, "ignore_index", None)
-            check_shift(Call(self.model.backbone, args, inputs), labels, ignored)
-        loss = None if labels is None else -pred.log_prob(labels).sum() / _counted(pred, labels)
+        scored = of_labels(pred, self.model.likelihood)
+        loss = None if labels is None else -scored.log_prob(labels).sum() / _counted(pred, labels)
         return MaskedOutput(loss=loss, logits=mean_logits(pred))
 
     def optimizers(
@@ -193,20 +193,42 @@ class TrainerModel(nn.Module):
         betas = (args.adam_beta1, args.adam_beta2)
         return torch.optim.AdamW(groups, betas=betas, eps=args.adam_epsilon), None
 
-    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: layers would be recomputed without masks."""
-        raise ValueError(
-            "gradient_checkpointing must be False: layers would be recomputed without masks"
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Compute layers again in the backward pass, under the masks that they had.
+
+        Args:
+            activation_checkpointing_kwargs: Of ``torch.utils.checkpoint.checkpoint``;
+                ``use_reentrant`` must be False, which is the default.
+            **options: As for the model of ``transformers``.
+        """
+        chosen = {"use_reentrant": False, **(activation_checkpointing_kwargs or {})}
+        if chosen["use_reentrant"]:
+            raise ValueError(
+                "use_reentrant must be False, got True: reentrant checkpoints lose the gradients "
+                "of masks"
+            )
+        base = base_of(self.model.backbone)
+        newer = hasattr(base, "activation_checkpointing_enable")
+        (base.activation_checkpointing_enable if newer else base.gradient_checkpointing_enable)(
+            chosen, **options
         )
 
-    activation_checkpointing_enable = gradient_checkpointing_enable  # its name in newer versions
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        """The same by its older name."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **options)
 
 
 def _counted(pred: Predictive, labels: Tensor) -> int:
     """How many labels a loss of ``transformers`` would be averaged over; examples in regression."""
     likelihood = pred.likelihood
-    if isinstance(likelihood, Gaussian):
+    if not likelihood.has_classes:
         return len(labels)
+    if isinstance(likelihood, Categorical) and labels.is_floating_point():
+        return labels.numel() // likelihood.classes  # soft labels
     if isinstance(likelihood, Categorical) and likelihood.ignore_index is not None:
         return max(int((labels != likelihood.ignore_index).sum()), 1)
     return labels.numel()
@@ -307,79 +329,3 @@ def _untie(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> No
             memory = value.untyped_storage().data_ptr()
             state[key] = value.clone() if memory in seen else value
             seen.add(memory)
-
-
-def save_pretrained(model: MaskedModel | TrainerModel, folder: str | os.PathLike[str]) -> None:
-    """Write a wrapped transformer to a folder.
-
-    ``config.json`` and ``model.safetensors`` are the backbone's, written by ``transformers``;
-    ``gflowout.safetensors`` has what wrapping added, without the backbone's weights.
-
-    Args:
-        model: From :func:`wrap_transformer`, or what ``Trainer`` trained.
-        folder: Made if need be. ``AutoModel...from_pretrained(folder)`` reads the backbone alone.
-
-    Examples:
-        >>> import os, tempfile
-        >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> from gflowout.integrations.huggingface import wrap_transformer
-        >>> config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_labels=3)
-        >>> model = wrap_transformer(BertForSequenceClassification(config))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_pretrained(model, folder)
-        ...     print(sorted(os.listdir(folder)))
-        ...     print(load_pretrained(folder).method.name)
-        ['config.json', 'gflowout.safetensors', 'model.safetensors']
-        gflowout
-    """
-    masked = model.model if isinstance(model, TrainerModel) else model
-    if not isinstance(masked, MaskedModel) or not isinstance(masked.backbone, PreTrainedModel):
-        raise TypeError(
-            f"model must be a wrapped model of transformers, got {type(model).__name__}; save "
-            "others with gfo.save"
-        )
-    path = Path(folder) / FILE
-    if path.parent.exists() and not path.parent.is_dir():
-        raise NotADirectoryError(f"folder must be a folder or new, got the file {str(folder)!r}")
-    # First, so that an interruption never leaves new weights beside old masks.
-    path.unlink(missing_ok=True)
-    masked.backbone.save_pretrained(folder)
-    serialization.save(masked, path, backbone=False)
-
-
-def load_pretrained(
-    folder: str | os.PathLike[str],
-    kind: type[PreTrainedModel] | None = None,
-    **arguments: Any,
-) -> MaskedModel:
-    """Read a wrapped transformer from a folder; predictions are what they were, to the bit.
-
-    The same as ``gfo.load(folder / "gflowout.safetensors", kind.from_pretrained(folder))``.
-
-    Args:
-        folder: Written by :func:`save_pretrained`.
-        kind: Class of the backbone; ``None``: as its configuration says.
-        **arguments: Of ``from_pretrained``, such as ``device_map``.
-
-    Examples:
-        From a folder that :func:`save_pretrained` wrote::
-
-            model = load_pretrained("runs/sst2", device_map="cpu")
-    """
-    if kind is not None and not (isinstance(kind, type) and hasattr(kind, "from_pretrained")):
-        raise TypeError(
-            "kind must be a class of transformers, such as BertForSequenceClassification, or None, "
-            f"got {kind!r}"
-        )
-    path = Path(folder) / FILE
-    if not path.is_file():
-        raise FileNotFoundError(f"folder must hold {FILE!r}, there is none in {str(folder)!r}")
-    if kind is None:
-        named = AutoConfig.from_pretrained(folder).architectures or ["none"]
-        kind = getattr(transformers, named[0], None)
-        if kind is None:
-            raise ValueError(
-                f"kind must be given: the configuration in {str(folder)!r} names {named[0]!r}, "
-                "which is no class of transformers"
-            )
-    return serialization.load(path, kind.from_pretrained(folder, **arguments))

@@ -5,15 +5,18 @@ Parameters are stored as given and checked in ``fit``, as scikit-learn requires.
 
 from __future__ import annotations
 
+import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from typing import Any, ClassVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import logit
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
@@ -21,37 +24,66 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from gflowout.core import checks
+from gflowout.core.disagreement import Disagreement
 from gflowout.core.inclusion import Inclusion
-from gflowout.core.likelihoods import Likelihood
+from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
+from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
+from gflowout.core.renamed import renamed
 from gflowout.core.sites import INPUT
 from gflowout.core.units import Units
-from gflowout.integrations.sklearn import tabular
+from gflowout.integrations.sklearn import selection, tabular
 from gflowout.integrations.sklearn.chains import (
     FEATURES,
     HIDDEN,
+    LOOPED,
     ROWS,
     Chain,
     Plan,
     Recipe,
+    build_alone,
+    fill,
+    finished,
     pooled,
     predict,
     progress_bar,
+    report_chains,
     train,
 )
+from gflowout.integrations.sklearn.controls import discoveries, p_values
 from gflowout.integrations.sklearn.features import is_list, units_of
-from gflowout.integrations.sklearn.tabular import Floats, Scale, Table
+from gflowout.integrations.sklearn.tabular import Floats, Ints, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.methods._shared import DEFAULT_KEEP
 
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
 AUTO = "auto"
 VALID_ROWS = 5  # validation rows below which there is no point in validating
+STACKED = frozenset({"beta", "draws", "keep", "prior_keep", "start_keep", "train_size"})
+"""Options with which chains are trained side by side."""
 HIDDEN_KEEP = 0.5  # prior keep rate of hidden units beside masked inputs, whose prior is sparse
 INCLUSION_SAMPLES = 2000  # masks of all chains together that inclusion probabilities are read from
 INCLUSION_ROWS = 20, 200  # least and most rows that they are drawn for, if they depend on the row
 INCLUSION_CELLS = 10**7  # entries of all masks together, beyond which rows are fewer
-BLIND = frozenset({"concrete", "masksembles", "mc", "none", "variational"})
+BLIND = frozenset({"concrete", "masksembles", "mc", "modes", "none", "variational"})
 """Methods whose masks learn nothing about single units; concrete dropout does with ``per_unit``."""
+
+
+def all_or_nothing(fit: Fit) -> Fit:
+    """Make a failed or interrupted ``fit`` leave the estimator as it was before."""
+
+    @wraps(fit)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(self.__dict__)
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    return cast(Fit, guarded)
 
 
 @dataclass(eq=False, repr=False)
@@ -64,7 +96,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     method: str = AUTO
     _: KW_ONLY
-    hidden: Any = None
+    hidden_layer_sizes: Any = None
     mask_inputs: bool = False
     mask_hidden: bool | str = AUTO
     options: Mapping[str, Any] | None = None
@@ -76,17 +108,23 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     generator_lr: float | None = None
     weight_decay: float | None = None
     validation_fraction: float | None = None
+    calibration_fraction: float = 0.0
     patience: int | None = None
     standardize: bool = True
     groups: Any = None
     always: Any = None
     keep: Any = None
     threshold: float = 0.5
+    if_empty: str | None = None
     device: str = "cpu"
     random_state: Any = None
     verbose: bool = False
+    hidden: Any = None
 
     _classes: ClassVar[bool]
+
+    if TYPE_CHECKING:
+        p_values_: ClassVar[Floats | None]  # set by fit; a field would be a parameter
 
     def predictive(self, X: Any) -> Predictive:  # noqa: N803
         """All samples of the prediction for [rows, features], as tensors.
@@ -95,9 +133,42 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         others.
         """
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
+        return self._predictive(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _predictive(self, x: Floats) -> Predictive:
         samples = self._recipe().samples
         return pooled(self.chains_, self.chain_weights_, self._scale.apply(x), samples, self._seed)
+
+    def _calibration_split(self, targets: Floats, weight: Floats) -> NDArray[np.bool_]:
+        """Rows that no network is trained, validated or scaled on, at random, [rows].
+
+        Rows of weight 0 are not among them, nor is one row of every class, so that no class is
+        missing from training.
+        """
+        share = checks.number("calibration_fraction", self.calibration_fraction, low=0, high=0.9)
+        held_out = np.zeros(len(targets), dtype=bool)
+        if share:
+            # A copy, so that the training has the same random numbers with and without.
+            seed = check_random_state(copy.copy(self.random_state)).randint(2**31 - 1)
+            order = np.random.RandomState([seed, 1]).permutation(np.flatnonzero(weight > 0))
+            count = round(share * len(order))
+            if self._classes:
+                _, firsts = np.unique(targets[order, 0], return_index=True)
+                order = np.delete(order, firsts)
+            held_out[order[:count]] = True
+        return held_out
+
+    def _calibrated(self, method: str) -> tuple[Predictive, torch.Tensor]:
+        """Prediction and labels of the rows that were kept apart for calibration."""
+        check_is_fitted(self)
+        calibration = self.__dict__.get("_calibration")  # older pickles have none
+        if calibration is None:
+            raise ValueError(
+                f"{method} needs rows that the networks were not trained on: fit with, for "
+                "instance, calibration_fraction=0.2"
+            )
+        pred, y = calibration
+        return pred, y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -117,6 +188,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "inclusion_")
         x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        if self.p_values_ is not None:  # one answer for all rows
+            return np.tile(self.inclusion_.mean.numpy(), (len(x), 1))
         probabilities = np.zeros(x.shape)
         for start in range(0, len(x), 256):
             rows = slice(start, start + 256)
@@ -125,17 +198,65 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 probabilities[rows] += weight * mask.double().mean(0).numpy()
         return probabilities
 
-    def get_support(self, indices: bool = False, threshold: float | None = None) -> NDArray[Any]:
+    def get_support(
+        self, indices: bool = False, threshold: float | None = None, fdr: float | None = None
+    ) -> NDArray[Any]:
         """Features that are probably needed.
+
+        With ``fdr``, those that the procedure of Benjamini and Hochberg finds among ``p_values_``,
+        which come from a holdout randomization test: in rows that a chain was not trained on, a
+        feature is replaced by draws given the other features, from a Gaussian copula. The expected
+        share of false features among them is at most ``fdr`` if the copula is right and the
+        p-values are independent or positively dependent. It holds approximately: the copula is
+        estimated, and the folds share training rows and also decide when training stops. False is
+        a feature that says nothing about the target beyond all others.
 
         Args:
             indices: Return their numbers instead of a mask.
-            threshold: Least inclusion probability; that of the estimator if ``None``.
+            threshold: Least inclusion probability; that of the estimator if ``None``, with what
+                ``if_empty`` says where no feature reaches it.
+            fdr: False discovery rate, instead of a threshold.
         """
         check_is_fitted(self, "inclusion_")
-        least = self.threshold if threshold is None else threshold
-        support: NDArray[Any] = self.inclusion_.support(least).numpy()
+        if fdr is not None:
+            rate = checks.number("fdr", fdr, low=0, high=1, open_low=True)
+            if self.p_values_ is None:
+                raise ValueError(
+                    "fdr needs p-values from held-out rows: fit with method='auto' and with a "
+                    f"validation_fraction of enough rows, got method={self.method!r}"
+                )
+            if threshold is not None:
+                raise ValueError(f"give threshold or fdr, not both, got {threshold!r} and {fdr!r}")
+            support = self._discoveries(rate)
+        else:
+            least = self.threshold if threshold is None else threshold
+            support = self.inclusion_.support(least).numpy()
+            if threshold is None and not support.any():
+                support = self._if_empty(support)
         return np.nonzero(support)[0] if indices else support
+
+    def _if_empty(self, support: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """What is selected where no feature reaches the threshold of the estimator."""
+        if self.if_empty == "error":
+            highest = float(self.inclusion_.mean.max())
+            raise ValueError(
+                f"no feature reaches threshold={self.threshold!r}: the highest inclusion "
+                f"probability is {highest:.3g}. Lower threshold, or take if_empty='best'."
+            )
+        if self.if_empty == "best":
+            best = self._unit[int(self.inclusion_.mean.argmax())]
+            return np.asarray(self._unit == best)
+        return support
+
+    def _discoveries(self, rate: float) -> NDArray[np.bool_]:
+        """Features of the units that are discovered; features that stay are among them."""
+        unit, p = self._unit, self.p_values_
+        assert p is not None
+        _, first = np.unique(unit[unit >= 0], return_index=True)
+        chosen = discoveries(p[unit >= 0][first], rate)
+        support = np.ones(len(unit), dtype=bool)
+        support[unit >= 0] = chosen[unit[unit >= 0]]
+        return support
 
     def plot_inclusion(self, top: int = 20, level: float = 0.9, ax: Any = None) -> Any:
         """Draw inclusion probabilities with their intervals: :meth:`gflowout.Inclusion.plot`."""
@@ -153,10 +274,20 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _get_support_mask(self) -> NDArray[Any]:
         return self.get_support()
 
-    def _fit(self, table: Table, likelihood: Callable[[], Likelihood]) -> None:
+    def _fit(
+        self,
+        table: Table,
+        likelihood: Callable[[], Likelihood],
+        disagreement: Disagreement | None = None,
+    ) -> None:
         """Train the chains on distinct rows."""
+        self._check_spellings()
         recipe = self._recipe()
-        self.__dict__.pop("inclusion_", None)  # of an earlier fit
+        if self.if_empty is not None:
+            checks.choice("if_empty", self.if_empty, ("best", "error"))
+        for name in ("inclusion_", "p_values_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
+        self._calibration: tuple[Predictive, torch.Tensor] | None = None
         _check_device(self.device)
         checks.boolean("standardize", self.standardize)
         checks.boolean("verbose", self.verbose)
@@ -167,14 +298,25 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._scale = Scale.of(table.x, table.weight, self.standardize)
         self._target_scale = Scale.of(table.y, table.weight, scaled_targets)
         scaled = Table(self._scale.apply(table.x), self._target_scale.apply(table.y), table.weight)
+        plans = partial(Plan, likelihood=likelihood, device=self.device, disagreement=disagreement)
+        if recipe.side_by_side:
+            self._fit_stacked(scaled, recipe, plans, rng)
+        else:
+            self._fit_looped(scaled, recipe, plans, rng)
+        self.history_ = [chain.history for chain in self.chains_]
+        self.n_iter_ = max(map(len, self.history_))
+
+    def _fit_looped(
+        self, scaled: Table, recipe: Recipe, plans: Callable[..., Plan], rng: np.random.RandomState
+    ) -> None:
+        """Train chains one after the other."""
         chains: list[Chain] = []
         with progress_bar(recipe.chains, self.verbose) as report:
-            for number, held_out in enumerate(self._validation_rows(table, recipe, rng)):
+            for number, held_out in enumerate(self._validation_rows(scaled, recipe, rng)):
                 rows = scaled.take(np.nonzero(~held_out)[0])
                 valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
                 own, sites = self._chain_settings(recipe, number, rows)
-                seed = int(rng.randint(2**31 - 1))
-                plan = Plan(own, sites, likelihood, seed, self.device)
+                plan = plans(own, sites, seed=int(rng.randint(2**31 - 1)))
                 chains.append(train(plan, rows, valid, partial(report, number)))
         self.chains_ = chains
         # The softmax of tempered validation log-likelihoods; equal weights without validation rows.
@@ -183,18 +325,81 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             evidence = np.zeros(len(chains))
         weights = np.exp(recipe.temper * (evidence - evidence.max()))
         self.chain_weights_ = weights / weights.sum()
-        self.history_ = [chain.history for chain in chains]
-        self.n_iter_ = max(map(len, self.history_))
         if self.mask_inputs:
             self._warn_blind(recipe.method)
+            self._unit = self._units_of(chains[0].model)
             self.inclusion_ = self._inclusion(scaled)
+            self.__dict__["p_values_"] = None
+
+    def _fit_stacked(
+        self, scaled: Table, recipe: Recipe, plans: Callable[..., Plan], rng: np.random.RandomState
+    ) -> None:
+        """Train chains side by side, and test features on the rows that they held out."""
+        settings = selection.settings_of(recipe.chains)
+        kinds = len(set(settings))
+        folds = replace(recipe, chains=-(-recipe.chains // kinds))
+        by_fold = list(self._validation_rows(scaled, folds, rng))
+        held_out = np.stack([by_fold[chain // kinds] for chain in range(recipe.chains)])
+        seed = int(rng.randint(2**31 - 1))
+        row = torch.tensor(scaled.x[:1], dtype=torch.float32)
+        models = [
+            build_alone(plans(*self._chain_settings(recipe, chain, scaled), seed=seed), row)
+            for chain in range(recipe.chains)
+        ]
+        setup = self._setup(recipe, models[0])
+        schedule = recipe.schedule(len(scaled), models[0].method.options)
+        with progress_bar(recipe.chains, self.verbose) as report:
+            result = selection.train(scaled, setup, held_out, schedule, seed, report_chains(report))
+        weights, dense = selection.weigh(scaled, result, setup.kind, seed)
+        chains = []
+        for chain, model in enumerate(models):
+            fill(model, result.stacks[chain], result.candidates[chain])
+            held = held_out[chain]
+            evidence = float(dense[chain, held] @ scaled.weight[held]) if held.any() else math.nan
+            history, best = result.histories[chain], result.best_looks[chain]
+            chains.append(Chain(finished(model, self.device), history, best, evidence))
+        self.chains_, self.chain_weights_ = chains, weights
+        self._unit = setup.unit
+        names = [str(name) for name in _check_feature_names_in(self)]
+        if held_out.any() and setup.units:
+            tests = selection.test(scaled, setup, result, seed)
+            keep = weights @ result.keep(setup.units)
+            self.inclusion_ = selection.inclusion(tests, keep, setup, names, seed)
+            p = np.append(p_values(tests.units), 0.0)  # the last for features that stay
+            self.__dict__["p_values_"] = p[setup.unit]
+        else:
+            self.inclusion_ = self._inclusion(scaled)
+            self.__dict__["p_values_"] = None
+
+    def _units_of(self, model: MaskedModel) -> Ints:
+        """Unit of each feature, -1 for those that stay, [features]."""
+        site = next(site for site in model.sites if site.name == INPUT)
+        if site.layout is None:
+            return np.arange(self.n_features_in_)
+        return np.array(site.layout.unit)
+
+    def _setup(self, recipe: Recipe, model: MaskedModel) -> selection.Setup:
+        """Units, priors and start of the chains, from a network with its sites."""
+        site, options = model.sites[0], model.method.options
+        unit = self._units_of(model)
+        prior = np.full(site.units, np.nan)
+        own = self.options or {}
+        if self.keep is not None or {"prior_keep", "keep"} & set(own):
+            prior = logit(
+                np.broadcast_to(site.keep or options.prior_keep, site.units).astype(float)
+            )
+        likelihood = model.likelihood
+        kind = "binary" if isinstance(likelihood, Binary) else "categorical"
+        kind = "gaussian" if isinstance(likelihood, Gaussian) else kind
+        return selection.Setup(unit, prior, recipe.hidden, own.get("start_keep"), kind)
 
     def _recipe(self) -> Recipe:
         """The recipe for what is masked, with the values of the arguments that are not ``None``."""
         checks.boolean("mask_inputs", self.mask_inputs)
         recipe = HIDDEN
         if self.mask_inputs:
-            recipe = ROWS if self.method == ROWS.method else FEATURES
+            recipe = ROWS if self.method == ROWS.method else LOOPED
+            recipe = FEATURES if self._stackable() else recipe
         given: dict[str, Any] = {}
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
@@ -213,11 +418,30 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         for name, bound in bounds.items():
             if getattr(self, name) is not None:
                 given[name] = checks.number(name, getattr(self, name), low=0, **bound)
-        if self.hidden is not None:
-            if not is_list(self.hidden):
-                raise TypeError(f"hidden must be a list of widths, got {self.hidden!r}")
-            given["hidden"] = tuple(checks.integer("hidden", width, low=1) for width in self.hidden)
+        sizes = self.hidden if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        if sizes is not None:
+            name = "hidden_layer_sizes"
+            if not is_list(sizes):
+                raise TypeError(f"{name} must be a list of widths, got {sizes!r}")
+            given["hidden"] = tuple(checks.integer(name, width, low=1) for width in sizes)
         return replace(recipe, **given)
+
+    def _stackable(self) -> bool:
+        """Whether chains can be trained side by side: with the default method and its options."""
+        own = self.options if isinstance(self.options, Mapping) else {}
+        terms = (getattr(self, name, None) for name in ("label_noise", "disagreement"))
+        return (
+            self.method in (AUTO, FEATURES.method)
+            and set(own) <= STACKED
+            and self.mask_hidden in (AUTO, False)
+            and all(term is None for term in terms)
+        )
+
+    def _check_spellings(self) -> None:
+        """Warn of arguments that have another name now, once per fit."""
+        names = ("hidden", "hidden_layer_sizes")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        renamed(given, dict([names]), type(self).__name__)
 
     def _validation_rows(
         self, table: Table, recipe: Recipe, rng: np.random.RandomState
@@ -237,8 +461,9 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """The recipe of one chain, with its own options and sparsity; and its sites."""
         if self.options is not None and not isinstance(self.options, Mapping):
             raise TypeError(f"options must be a dict or None, got {self.options!r}")
-        names = METHODS[recipe.method].Options.__dataclass_fields__
-        own = self.options or {}
+        kind = METHODS[recipe.method].Options
+        names = kind.__dataclass_fields__
+        own = kind.translated(self.options or {}, f"method {recipe.method!r}")
         options = {**recipe.chain_options(number, names), **own}
         if "train_size" in names:
             options.setdefault("train_size", max(1, round(rows.total)))
@@ -277,7 +502,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if not sites and not method.deterministic:
             raise ValueError(
                 f"method {recipe.method!r} needs something to mask: take mask_inputs=True, or "
-                f"mask_hidden=True with hidden layers (got hidden={self.hidden!r}, "
+                f"mask_hidden=True with hidden layers (got hidden_layer_sizes={recipe.hidden!r}, "
                 f"mask_hidden={self.mask_hidden!r})"
             )
         return sites or ()

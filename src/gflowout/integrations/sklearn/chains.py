@@ -20,23 +20,28 @@ from torch import Tensor
 
 from gflowout.backbones.mlp import MLP
 from gflowout.core import random
+from gflowout.core.disagreement import Disagreement, check_term
 from gflowout.core.ensemble import shares
+from gflowout.core.generators import DIRECT_GAIN
 from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
 from gflowout.core.optional import require
-from gflowout.core.predictive import Predictive
+from gflowout.core.predictive import Predictive, of_labels
 from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.tabular import Floats, Table
+from gflowout.integrations.sklearn.stack import Schedule, Stack
+from gflowout.integrations.sklearn.tabular import Floats, Ints, Table
+from gflowout.methods.gflowout import PAPER
 from gflowout.training.monitoring import ADVICE, DivergedError
 from gflowout.training.options import FitOptions, ended
 
 AT_A_TIME = 4096  # rows of a prediction
 VALID_SAMPLES = 16  # draws per row for the validation loss
+NEVER = -15.0  # log-odds of units that a chain does not read
 NOISE_GAIN = 10.0
-"""Factor on the learning rate of a regression's noise, a single number that has to move far."""
+"""Factor on the learning rate of noise, of a regression or of labels: one number that moves far."""
 
 _TRAINING = threading.Lock()
 """Training draws from PyTorch's random state: one thread at a time keeps results reproducible."""
@@ -73,9 +78,8 @@ class Recipe:
     # Nats that the prior charges for every feature in the end, beyond prior_keep: an open prior
     # lets features be found, a sparse one then drops those that do not pay.
     sparsity: float = 0.0
+    side_by_side: bool = False  # whether chains are trained in one batched pass
     anneal: tuple[float, float] = (0.4, 0.7)  # shares of the training between which it is raised
-    # Where it is, the posterior alone is trained in the end, for this share of the steps.
-    settle: float = 0.0
     # Options of the method. These and `grid` are for the method named here, others have their own.
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,6 +94,15 @@ class Recipe:
         """The sparsity at some share of the training."""
         begin, end = self.anneal
         return self.sparsity * min(1.0, max(0.0, (progress - begin) / (end - begin)))
+
+    def schedule(self, rows: int, options: Any) -> Schedule:
+        """The schedule of chains that are trained side by side on so many rows."""
+        batch_size = min(rows, max(self.batch_size, min(1024, rows // 50)))
+        steps = max(self.steps, self.epochs * -(-rows // batch_size))
+        return Schedule(
+            steps, batch_size, self.lr, self.weight_decay, options.draws, options.beta,
+            looks=self.looks, patience=self.patience or self.looks,
+        )  # fmt: skip
 
     def decayed(self, progress: float) -> float:
         """The factor on learning rates at some share of the training."""
@@ -106,15 +119,21 @@ _ON_INPUTS: dict[str, Any] = {
 }  # fmt: skip
 
 FEATURES = Recipe(
-    "id-gflowout", **_ON_INPUTS, hidden=(64, 64), samples=100, chains=10, batch_size=100, looks=20,
-    grid=((0.1, 0.3),), sparsity=4.7, settle=0.3,
-    options={"start_keep": 0.3, "hidden": (), "draws": 8},
+    "id-gflowout", hidden=(64, 64), samples=100, chains=15, epochs=1, steps=600, lr=3e-3,
+    weight_decay=1e-2, validation_fraction=0.2, rotate=True, patience=5, looks=20,
+    side_by_side=True, options={"hidden": (), "draws": 2},
 )  # fmt: skip
-"""Masks on inputs, the same for all rows."""
+"""Masks on inputs, the same for all rows: chains that are trained side by side."""
+
+LOOPED = Recipe(
+    "id-gflowout", **_ON_INPUTS, hidden=(64, 64), samples=100, chains=10, batch_size=100, looks=20,
+    grid=((0.1, 0.3),), sparsity=4.7, options={"start_keep": 0.3, "hidden": (), "draws": 8},
+)  # fmt: skip
+"""The same with options, sites or terms that need chains of their own, one after the other."""
 
 ROWS = Recipe(
     "gflowout", **_ON_INPUTS, chains=3, batch_size=200, decay=0.7, sparsity=1.0, anneal=(0.3, 0.6),
-    options={"prior_keep": 0.5, "beta": 20.0, "log_z": "batch", "draws": 4},
+    options={**PAPER, "prior_keep": 0.5, "beta": 20.0, "log_z": "batch", "draws": 4},
 )  # fmt: skip
 """Masks on inputs that depend on the row."""
 
@@ -128,6 +147,7 @@ class Plan:
     likelihood: Callable[[], Likelihood]
     seed: int
     device: str
+    disagreement: Disagreement | None = None
 
 
 @dataclass(frozen=True)
@@ -157,16 +177,59 @@ def train(
         torch.manual_seed(plan.seed)
         training = _Training(plan, table)
         history, best_epoch = training.run(valid, report)
-        if plan.recipe.sparsity and plan.recipe.settle:
-            training.settle()
-    model = training.model
-    if device.type != "mps":  # which has no double precision
-        model.double()
-    model.eval()
+    model = finished(training.model, plan.device)
     evidence = math.nan
     if valid is not None:
         evidence = float(log_likelihood(model, valid, plan.seed, 9 * VALID_SAMPLES).sum())
     return Chain(model, history, best_epoch, evidence)
+
+
+def finished(model: MaskedModel, device: str) -> MaskedModel:
+    """A trained network, for predictions only."""
+    model.to(device)
+    if torch.device(device).type != "mps":  # which has no double precision
+        model.double()
+    return model.eval()
+
+
+def build_alone(plan: Plan, row: Tensor) -> MaskedModel:
+    """The same as :func:`build`, without effect on PyTorch's random state."""
+    with _TRAINING, torch.random.fork_rng([]):
+        torch.manual_seed(plan.seed)
+        return build(plan, row)
+
+
+def build(plan: Plan, row: Tensor) -> MaskedModel:
+    """The untrained network of a chain, for rows such as one [1, features]."""
+    likelihood = plan.likelihood()
+    net = MLP((row.shape[1], *plan.recipe.hidden, likelihood.label_size)).to(row.device)
+    return wrap(
+        net, plan.recipe.method, plan.sites, likelihood=likelihood, example=(row.repeat(2, 1),),
+        validate=False, **plan.recipe.options,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def fill(model: MaskedModel, stack: Stack, candidates: Ints) -> None:
+    """Copy the only chain of a stack into a network, with the log-odds of its candidate units."""
+    state = dict(model.named_parameters())
+    names = [f"hidden.{layer}.linear" for layer in range(len(stack.weights) - 1)] + ["output"]
+    for name, weight, bias in zip(names, stack.weights, stack.biases, strict=True):
+        target = state[f"backbone.{name}.weight"]
+        if name == names[0]:
+            target.zero_()
+            real = stack.unit[0] <= len(candidates)  # columns, not padding
+            target[:, stack.columns[0, real]] = weight[0, real].T.to(target)
+        else:
+            target.copy_(weight[0].T)
+        state[f"backbone.{name}.bias"].copy_(bias[0, 0])
+    policy = model.method.get_submodule("posterior.0.blocks.0")
+    logits = torch.full_like(state["method.posterior.0.blocks.0.bias"], NEVER)
+    logits[torch.from_numpy(candidates)] = stack.logits[0, : len(candidates)].to(logits)
+    start: Any = policy.start
+    state["method.posterior.0.blocks.0.bias"].copy_((logits - start) / DIRECT_GAIN)
+    if isinstance(model.likelihood, Gaussian):
+        model.likelihood.log_variance.copy_(stack.log_variance[0, 0, 0])
 
 
 class _Training:
@@ -176,12 +239,11 @@ class _Training:
         recipe, device = plan.recipe, torch.device(plan.device)
         self.recipe, self.table, self.seed = recipe, table, plan.seed
         self.x = torch.tensor(table.x, dtype=torch.float32, device=device)
-        likelihood = plan.likelihood()
-        net = MLP((self.x.shape[1], *recipe.hidden, likelihood.label_size)).to(device)
-        self.model = wrap(
-            net, recipe.method, plan.sites, likelihood=likelihood,
-            example=(self.x[:1].repeat(2, 1),), validate=False, **recipe.options,
-        )  # fmt: skip
+        self.model = build(plan, self.x[:1])
+        likelihood = self.model.likelihood
+        self.disagreement = plan.disagreement
+        if self.disagreement is not None:
+            check_term(self.disagreement, self.model)
         self.y = _targets(table, likelihood, device)
         self.rng = np.random.RandomState(plan.seed)
         self.batches = -(-len(self._visits()) // recipe.batch_size)
@@ -201,13 +263,18 @@ class _Training:
             progress = epoch / self.epochs
             if recipe.sparsity:
                 model.set_options(sparsity=recipe.annealed(progress))
+                if progress < recipe.anneal[1]:
+                    best = None  # of another prior than the final one
             for group in optimiser.param_groups:
                 group["lr"] = group["base_lr"] * recipe.decayed(progress)
             loss = 0.0
             for rows in self._visits().tensor_split(self.batches):
                 losses = model(self.x[rows], y=self.y[rows])
+                total = losses.total
+                if self.disagreement is not None:
+                    total = total + self.disagreement(model, self.x[rows])
                 optimiser.zero_grad()
-                losses.total.backward()
+                total.backward()
                 optimiser.step()
                 loss += losses.nll.item() / self.batches
             if not math.isfinite(loss):
@@ -229,25 +296,6 @@ class _Training:
         model.load_state_dict(best[2])
         return history, best[0]
 
-    def settle(self) -> None:
-        """Fit the mask posterior to the final prior while the network is frozen.
-
-        As long as the network learns, the posterior lags behind it and behind the prior.
-        """
-        model = self.model
-        model.set_options(sparsity=self.recipe.sparsity)
-        model.backbone.requires_grad_(False)
-        optimiser = torch.optim.Adam(model.method.parameters(), lr=3e-3)
-        steps = round(self.recipe.settle * self.epochs * self.batches)
-        for step in range(steps):
-            if step == round(0.6 * steps):
-                optimiser.param_groups[0]["lr"] /= 5
-            rows = self._visits()[:400]
-            optimiser.zero_grad()
-            model(self.x[rows], y=self.y[rows]).tb.backward()
-            optimiser.step()
-        model.backbone.requires_grad_(True)
-
     def _visits(self) -> Tensor:
         """Numbers of the rows that the next epoch visits."""
         rows = tabular.visits(self.table.weight, self.table.total, self.rng)
@@ -257,9 +305,12 @@ class _Training:
         """One group per learning rate, and one fused call per group: tensors are small."""
         merged: dict[tuple[float, float], list[Tensor]] = {}
         recipe, decay = self.recipe, self.recipe.weight_decay
-        groups = self.model.parameter_groups(recipe.lr, recipe.generator_lr, weight_decay=decay)
+        groups = self.model.parameter_groups(
+            recipe.lr, recipe.generator_lr, weight_decay=decay, label_noise_lr=recipe.lr
+        )
         for group in groups:
-            rate = group["lr"] * (NOISE_GAIN if group["name"] == "likelihood" else 1)
+            noise = group["name"] in ("likelihood", "label_noise")
+            rate = group["lr"] * (NOISE_GAIN if noise else 1)
             merged.setdefault((rate, group["weight_decay"]), []).extend(group["params"])
         groups = [
             {"params": tensors, "lr": rate, "base_lr": rate, "weight_decay": decay}
@@ -272,7 +323,8 @@ def log_likelihood(model: MaskedModel, table: Table, seed: int, samples: int) ->
     """Weighted log-likelihood of scaled rows, [rows]; the seed decides the draws."""
     pred = predict(model, table.x, samples, random.generator(seed, "valid"))
     y = _targets(table, model.likelihood, pred.outputs.device)
-    return pred.log_prob(y).cpu().double() * torch.from_numpy(table.weight)
+    log_prob = of_labels(pred, model.likelihood).log_prob(y)
+    return log_prob.cpu().double() * torch.from_numpy(table.weight)
 
 
 def predict(
@@ -337,6 +389,18 @@ def _targets(table: Table, likelihood: Likelihood, device: torch.device) -> Tens
         return torch.tensor(table.y, dtype=torch.float32, device=device)
     kind = torch.float32 if isinstance(likelihood, Binary) else torch.int64
     return torch.tensor(table.y[:, 0], dtype=kind, device=device)
+
+
+def report_chains(report: Report) -> Callable[[int], None]:
+    """What reports chains that end together."""
+    ended_chains = 0
+
+    def ended_now(count: int) -> None:
+        nonlocal ended_chains
+        ended_chains += count
+        report(ended_chains - 1, 1, [{"epoch": 0, "train_nll": math.nan}])
+
+    return ended_now
 
 
 @contextmanager

@@ -16,10 +16,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from gflowout.core import checks
+from gflowout.core.disagreement import Disagreement
 from gflowout.core.likelihoods import Binary, Categorical, Gaussian
 from gflowout.core.predictive import Predictive
+from gflowout.decisions.conformal import Intervals, Sets
 from gflowout.integrations.sklearn import tabular
-from gflowout.integrations.sklearn.base import Estimator
+from gflowout.integrations.sklearn.base import Estimator, all_or_nothing
 from gflowout.integrations.sklearn.tabular import Floats, Table
 
 MOST_REPEATED = 10
@@ -36,7 +38,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     Args:
         method: Name of a method, such as ``"gflowout"``, ``"id-gflowout"`` or ``"mc"``; ``"auto"``
             is ``"gflowout"``, or ``"id-gflowout"`` with ``mask_inputs``.
-        hidden: Widths of the hidden layers.
+        hidden_layer_sizes: Widths of the hidden layers of the networks. (Those of mask generators
+            are ``options={"hidden": ...}``.)
         mask_inputs: Learn which features are needed; gives ``inclusion_``, ``get_support`` and
             ``transform``.
         mask_hidden: Mask hidden units; ``"auto"``: unless ``mask_inputs``.
@@ -49,22 +52,33 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         generator_lr: Learning rate of the mask generators.
         weight_decay: Of the networks.
         validation_fraction: Share of rows kept apart for early stopping; 0 for none.
+        calibration_fraction: Share of rows kept apart from everything else, for ``predict_set`` and
+            ``predict_interval``. They are drawn at random, and count once each whatever their
+            ``sample_weight``.
         patience: Epochs without a better validation loss after which training stops.
         standardize: Scale features, and targets of a regression, by the training rows.
         groups: Lists of features that are needed or not as one, such as one-hot columns.
         always: Features that are always used.
         keep: Prior probability that a feature is needed: one number, one per feature, or a mapping.
         threshold: Inclusion probability from which ``transform`` selects a feature.
+        if_empty: What ``transform`` does if no feature reaches it: ``"best"`` selects the most
+            probable one, ``"error"`` is an error, ``None`` selects none, with a warning.
         device: PyTorch's name of where to train.
         random_state: Seed, or NumPy's random state.
         verbose: Show a progress bar.
+        hidden: Old name of ``hidden_layer_sizes``, with a warning.
         class_weight: ``"balanced"``, or weights by class.
+        label_noise: How labels are wrong, as for :class:`gflowout.Categorical`: ``"learned"``, a
+            rate, or a matrix with the classes in the order of ``classes_``.
+        disagreement: Term that is added to the loss: a :class:`gflowout.Disagreement`.
 
     Attributes:
         classes_: The classes.
         chains_: The trained networks, with their ``model`` and ``history``.
         chain_weights_: Their weights, which sum to 1.
         inclusion_: With ``mask_inputs``: which features are needed.
+        p_values_: With ``mask_inputs``: p-value of each feature on held-out rows, ``None`` if there
+            were none or another method was used.
         feature_importances_: With ``mask_inputs``: its probabilities.
         n_iter_: Epochs of the longest training.
 
@@ -80,9 +94,12 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     _: KW_ONLY
     class_weight: Mapping[Any, float] | str | None = None
+    label_noise: Any = None
+    disagreement: Disagreement | None = None
 
     _classes = True
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GFlowOutClassifier:  # noqa: N803
         """Train on rows and their classes.
 
@@ -103,11 +120,17 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             )
         # Rows of weight 0 may have classes of their own; they are dropped.
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        table = tabular.distinct(x, codes[:, None].astype(np.float64), weight)
+        targets = codes[:, None].astype(np.float64)
+        apart = self._calibration_split(targets, weight)
+        table = tabular.distinct(x[~apart], targets[~apart], weight[~apart])
         if self.class_weight is not None:
             table = self._balanced(table)
         count = len(self.classes_)
-        self._fit(table, Binary if count == 2 else partial(Categorical, count))
+        kind = Binary if count == 2 else partial(Categorical, count)
+        self._fit(table, partial(kind, label_noise=self.label_noise), self.disagreement)
+        if apart.any():
+            labels = torch.from_numpy(codes[apart])
+            self._calibration = self._predictive(x[apart]), labels.float() if count == 2 else labels
         return self
 
     def predict_proba(self, X: Any) -> Floats:  # noqa: N803
@@ -126,6 +149,29 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         probabilities = self.predict_proba(X)  # which raises NotFittedError before classes_ is read
         classes: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return classes
+
+    def predict_set(
+        self,
+        X: Any,  # noqa: N803
+        coverage: float = 0.9,
+        method: str = "lac",
+    ) -> NDArray[np.bool_]:
+        """Sets of classes that hold the true one with a probability of ``coverage``.
+
+        Thresholds come from the rows that ``calibration_fraction`` kept apart, by
+        :class:`gflowout.conformal.Sets`, which says what is guaranteed.
+
+        Args:
+            X: [rows, features].
+            coverage: Between 0 and 1.
+            method: ``"lac"``, ``"aps"`` or ``"raps"``.
+
+        Returns:
+            Whether each class is in the set, [rows, classes].
+        """
+        sets = Sets(coverage, method).fit(*self._calibrated("predict_set"))
+        members: NDArray[np.bool_] = sets(self.predictive(X)).numpy()
+        return members
 
     def predict_uncertainty(self, X: Any) -> dict[str, Floats]:  # noqa: N803
         """Uncertainty of the predictions, in total and by its source.
@@ -188,6 +234,7 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GFlowOutRegressor:  # noqa: N803
         """Train on rows and their targets.
 
@@ -199,13 +246,17 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._single = y.ndim == 1
         targets = y.reshape(len(y), -1).astype(np.float64)
-        table = tabular.distinct(x, targets, _weights(sample_weight, x))
+        weight = _weights(sample_weight, x)
+        apart = self._calibration_split(targets, weight)
+        table = tabular.distinct(x[~apart], targets[~apart], weight[~apart])
         self._fit(table, partial(Gaussian, targets.shape[1]))
+        if apart.any():
+            self._calibration = self._predictive(x[apart]), torch.from_numpy(targets[apart])
         return self
 
-    def predictive(self, X: Any) -> Predictive:  # noqa: N803
+    def _predictive(self, x: Floats) -> Predictive:
         """All samples of the prediction, in the units of the targets."""
-        scaled = super().predictive(X)
+        scaled = super()._predictive(x)
         means, log_variances = scaled.outputs.double().chunk(2, -1)
         mean = torch.from_numpy(self._target_scale.mean)
         deviation = torch.from_numpy(self._target_scale.deviation)
@@ -222,6 +273,30 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         pred = self.predictive(X)
         mean = self._shaped(pred.mean)
         return (mean, self._shaped(pred.variance().sqrt())) if return_std else mean
+
+    def predict_interval(
+        self,
+        X: Any,  # noqa: N803
+        coverage: float = 0.9,
+        method: str = "spread",
+    ) -> tuple[Floats, Floats]:
+        """Intervals that hold the true target with a probability of ``coverage``.
+
+        They are fitted to the rows that ``calibration_fraction`` kept apart, by
+        :class:`gflowout.conformal.Intervals`, which says what is guaranteed. Of several targets,
+        each has its own interval.
+
+        Args:
+            X: [rows, features].
+            coverage: Between 0 and 1.
+            method: ``"spread"``, ``"residual"`` or ``"quantile"``.
+
+        Returns:
+            Lower and upper ends, in the shape of the targets.
+        """
+        intervals = Intervals(coverage, method).fit(*self._calibrated("predict_interval"))
+        low, high = intervals(self.predictive(X))
+        return self._shaped(low), self._shaped(high)
 
     def predict_uncertainty(
         self,

@@ -1,4 +1,9 @@
-"""Claims and their verdicts: texts and rules from ``claims.toml``, judged on paired comparisons."""
+"""Claims and their verdicts: texts and rules from ``claims.toml``, judged on paired comparisons.
+
+A verdict on the paper is given only where it can be. What was tested on data, or on a device, in
+the place of the paper's says so, whatever came out; and networks whose clean accuracy is far below
+the paper's decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from gflowout.studies.framework.content import Claim, Column, Verdict
@@ -16,6 +22,8 @@ LEAST_SEEDS = 3
 """With fewer no claim is judged."""
 SLACK = 0.01
 """A difference in a share or an AUROC that is taken for none: a point."""
+REACH = 0.1
+"""How far clean accuracy may be below the paper's."""
 Outcome = bool | None
 """Of a test: ``None`` if it cannot be made or the intervals are too wide to tell."""
 VERDICTS: Mapping[bool, Mapping[Outcome, Verdict]] = {
@@ -51,20 +59,66 @@ def paper(study: str) -> dict[str, Any]:
     return dict(_CLAIMS["paper"][study])
 
 
-def template(name: str, outcome: Outcome, key: str = "", **values: Any) -> Claim:
+def stand_in(data: str) -> str:
+    """What data are in the place of, in words; empty if they are the paper's.
+
+    Examples:
+        >>> stand_in("eicu-demo"), stand_in("mnist")
+        ('the eICU demo, in the place of the full database', '')
+    """
+    return str(_CLAIMS["stand-ins"].get(data, ""))
+
+
+def out_of_reach(accuracy: float | None, published: float, what: str) -> str:
+    """Why networks cannot tell anything of the paper's; empty if they are good enough.
+
+    Examples:
+        >>> out_of_reach(0.47, 0.915, "CIFAR-10")
+        'CIFAR-10 decides nothing: clean accuracy is 47 %, the paper has 92 %.'
+        >>> out_of_reach(0.86, 0.915, "CIFAR-10")
+        ''
+    """
+    if accuracy is None or accuracy >= published - REACH:
+        return ""
+    return (
+        f"{what} decides nothing: clean accuracy is {100 * accuracy:.0f} %, the paper has "
+        f"{100 * published:.0f} %."
+    )
+
+
+def claim(
+    name: str,
+    outcome: Outcome,
+    why: str,
+    replaced: str = "",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> Claim:
+    """A claim of ``claims.toml`` with its verdict; ``replaced`` says what was a stand-in, if so."""
+    texts = entry(name)
+    verdict = VERDICTS[texts.get("own", False)][outcome]
+    if replaced and outcome is not None:
+        verdict = "tested on a stand-in"
+        why = f"{'Holds' if outcome else 'Does not hold'} on {replaced}. {why}"
+    return Claim(texts["claim"].format(**values), verdict, why)
+
+
+def template(
+    name: str, outcome: Outcome, key: str = "", replaced: str = "", **values: Any
+) -> Claim:
     """A claim whose explanation is a template: ``why``, by default ``open`` without an outcome.
 
     Examples:
         >>> template("cost.twice", True, time=2.04).why.partition(". ")[2]
-        'It takes 2.04 times, on a CPU.'
+        'It takes 2.04 times.'
     """
     texts = entry(name)
     why = texts[key or ("open" if outcome is None and "open" in texts else "why")]
-    verdict = VERDICTS[texts.get("own", False)][outcome]
-    return Claim(texts["claim"].format(**values), verdict, why.format(**values))
+    return claim(name, outcome, why.format(**values), replaced, values)
 
 
-def counted(name: str, outcomes: Mapping[str, Outcome], note: str = "") -> Claim:
+def counted(
+    name: str, outcomes: Mapping[str, Outcome], note: str = "", replaced: str = ""
+) -> Claim:
     """A claim that holds if enough of some experiments agree; the note is added to the explanation.
 
     ``needed`` of the experiments must agree: all by default, -1 for all but one.
@@ -81,7 +135,7 @@ def counted(name: str, outcomes: Mapping[str, Outcome], note: str = "") -> Claim
     if missing:
         why += f" {missing} more cannot be told from what has been run."
     holds = True if len(good) >= needed else None if len(good) + missing >= needed else False
-    return Claim(texts["claim"], VERDICTS[False][holds], why + note)
+    return claim(name, holds, why + note, replaced)
 
 
 def judge(
@@ -90,22 +144,30 @@ def judge(
     experiments: Mapping[str, tuple[str, Metric]],
     margins: Mapping[str, Mapping[str, float]] | None = None,
     note: str = "",
+    replaced: str = "",
+    weak: Mapping[str, str] = MappingProxyType({}),
 ) -> Claim:
     """A claim that its ``test`` judges by comparing arms in some experiments.
 
     Experiments are, by title, data and a metric of which high values are good; margins are, by
-    title and other arm, the differences that the paper reports.
+    title and other arm, the differences that the paper reports. ``replaced`` says what was a
+    stand-in, and ``weak``, by data, why they decide nothing.
     """
     texts = entry(name)
     ours, others = texts.get("ours", "gflowout"), texts["others"]
     outcomes, widths = dict[str, Outcome](), list[float]()
     for title, (data, metric) in experiments.items():
         pairs = compare_all(records, data, metric, "high", ours, others)
+        if weak.get(data):
+            outcomes[title] = None
+            continue
         outcomes[title] = outcome(texts["test"], pairs, others, (margins or {}).get(title))
         widths += [pair.high - pair.low for pair in pairs.values() if not math.isnan(pair.low)]
     if widths and texts.get("width"):
         note = f" Intervals are ±{50 * fmean(widths):.1f} points on average.{note}"
-    return counted(name, outcomes, note)
+    reasons = dict.fromkeys(weak.get(data, "") for data, _ in experiments.values())
+    note += "".join(f" {reason}" for reason in reasons if reason)
+    return counted(name, outcomes, note, replaced)
 
 
 def by_margins(

@@ -309,9 +309,10 @@ class Text:
 
 
 Verdict = Literal[
-    "reproduced", "not reproduced", "not testable here", "holds", "does not hold", "open"
-]
-"""On the paper's claims the first three, on our own the others."""
+    "reproduced", "not reproduced", "tested on a stand-in", "not testable here",
+    "holds", "does not hold", "open",
+]  # fmt: skip
+"""On the paper's claims the first four, on our own the others."""
 
 
 @dataclass(frozen=True)

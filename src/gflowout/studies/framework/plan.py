@@ -16,11 +16,13 @@ from typing import Any
 
 from gflowout.core import checks
 from gflowout.core.text import duration
+from gflowout.data.store import ENTRIES
 from gflowout.runs import Engine, Inline, Pool, Run, records
 from gflowout.runs.spec import canonical
 from gflowout.runs.work import Report, Task, execute
 from gflowout.studies.framework import study as studies
-from gflowout.studies.framework.study import PRESETS, Chosen, Options, Study
+from gflowout.studies.framework.arms import Options
+from gflowout.studies.framework.study import PRESETS, Chosen, Study
 
 Pair = tuple[str, str]
 """Data and arm."""
@@ -54,8 +56,8 @@ class Part:
 class Plan:
     """Trials and runs of a study at a preset.
 
-    Runs have the options that the trials have chosen, or, before those are done, what the first
-    trial of each arm tries: as many, and about as long.
+    Runs have the options that the trials of their arm have chosen, or, before those are done, what
+    the first of them tries: as many, and about as long.
     """
 
     trials: list[Run]  # they come first
@@ -95,18 +97,33 @@ def restricted(study: Study, part: Part) -> Study:
     return dataclasses.replace(study, tuning=tuning, runs=runs)
 
 
+def widened(study: Study, others: Sequence[str]) -> Study:
+    """The study with runs that are tested against other data, too, given by name or path."""
+
+    def runs(preset: str, chosen: Chosen) -> list[Run]:
+        return [_widened(run, others) for run in study.runs(preset, chosen)]
+
+    return dataclasses.replace(study, runs=runs)
+
+
+def _widened(run: Run, others: Sequence[str]) -> Run:
+    options = run.to_dict()["options"]
+    against = [*options["against"], *(name for name in others if name not in options["against"])]
+    return Run(run.study, run.method, run.data, run.seed, {**options, "against": against})
+
+
 def plan(study: Study, preset: str, folder: Path) -> Plan:
     """What a study, or a part of it, will do in a folder of records."""
     checks.choice("preset", preset, PRESETS)
     trials = study.tuning(preset)
     done = records.finished(folder) if folder.is_dir() else set()
-    choice: Chosen = _first(trials)
-    tuned = all(trial.id in done for trial in trials)
-    if tuned:
-        try:
-            choice = studies.chosen(trials, folder, study.score)
-        except ValueError:  # nothing to choose from, which the study says when it is run
-            tuned = False
+    waiting = {(trial.data, trial.method) for trial in trials if trial.id not in done}
+    ready = [trial for trial in trials if (trial.data, trial.method) not in waiting]
+    tuned, choice = not waiting, _first(trials)
+    try:
+        choice |= studies.chosen(ready, folder, study.score)
+    except ValueError:  # nothing to choose from, which the study says when it is run
+        tuned = False
     return Plan(trials, study.runs(preset, choice), tuned)
 
 
@@ -146,11 +163,7 @@ def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
     What trials have chosen does not matter. A run that several presets plan alike counts for the
     first of them, unless another run tells them apart.
     """
-    nowhere = Path("no such folder")
-    plans = {
-        preset: {_key(run.to_dict()) for run in plan(study, preset, nowhere).runs}
-        for preset in PRESETS
-    }
+    plans = {preset: {_key(run.to_dict()) for run in study.runs(preset, {})} for preset in PRESETS}
     keys = {_key(record) for record in records}
     fitting = {tuple(name for name in PRESETS if key in plans[name]) for key in keys} - {()}
     sure = {names[0] for names in fitting if len(names) == 1}
@@ -161,7 +174,10 @@ def presets_of(study: Study, records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _key(run: Mapping[str, Any]) -> str:
-    options = {name: value for name, value in run["options"].items() if name != "tuned"}
+    chosen = ("tuned", "partner")
+    options = {name: value for name, value in run["options"].items() if name not in chosen}
+    if "against" in options:  # paths are the user's own, not the preset's
+        options["against"] = [name for name in options["against"] if name in ENTRIES]
     return canonical([run["method"], run["data"], run["seed"], options])
 
 

@@ -8,20 +8,39 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gflowout.core.text import counted
 from gflowout.studies.framework import statistics
-from gflowout.studies.framework.content import PAPER, Better, Cell, Column, Row, Series, Table, Text
+from gflowout.studies.framework.arms import ARMS, CONTROLS
+from gflowout.studies.framework.content import (
+    PAPER,
+    Better,
+    Block,
+    Cell,
+    Column,
+    Row,
+    Series,
+    Table,
+    Text,
+)
+from gflowout.studies.framework.keep_rates import KEEP
 from gflowout.studies.framework.statistics import Metric, Record, by_seed, mean_error
-from gflowout.studies.framework.study import ARMS
 
 Key = TypeVar("Key")
 NONE = "-"
 """In a table, where there is no number."""
 MANY = 3
 """Up to so many arms are named in a sentence, if all or all the others are alike."""
+ELBO_CAPTION = (
+    "Nats: mean log-likelihood of the label given masks from the posterior, minus KL divergence "
+    "from the prior; methods without a posterior draw from their prior. -NLL is its upper bound."
+)
+SAME_RATE = 0.02
+"""Keep rates that differ by no more are taken for the same."""
 TITLES = {label: arm.title for label, arm in ARMS.items()}
+NAMES = {label: ARMS[arm.variant_of or label].title for label, arm in ARMS.items()}
+"""What the paper calls the methods of the arms."""
 
 
 def present(records: Iterable[Record], order: Iterable[str]) -> list[str]:
@@ -80,7 +99,7 @@ def arm_rows(
 
 
 def paper_rows(
-    numbers: Mapping[str, Sequence[float | Cell | None]], titles: Mapping[str, str] = TITLES
+    numbers: Mapping[str, Sequence[float | Cell | None]], titles: Mapping[str, str] = NAMES
 ) -> list[Row]:
     """The paper's rows; ``None`` where it has no number."""
     return [
@@ -128,7 +147,7 @@ def choices(
     def chosen(arm: str, data: str) -> Cell:
         own = [
             ", ".join(
-                f"{key.rpartition('.')[2]} {value:g}"
+                f"{key.rpartition('.')[2]} {_shown(value)}"
                 for key, value in sorted(record["options"].get("tuned", {}).items())
             )
             for record in records
@@ -144,6 +163,13 @@ def choices(
     rows = [Row(titles[arm], [chosen(arm, data) for data in columns]) for arm in titles]
     rows = [row for row in rows if any(cell.text != NONE for cell in row.cells)]
     return Table(title, "Method", [Column(head) for head in columns.values()], rows)
+
+
+def _shown(value: Any) -> str:
+    """An option as text, such as widths: ``32-32``."""
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else "-".join(map(str, value))
 
 
 # One arm against the others
@@ -172,9 +198,61 @@ def against_others(
         findings += overview(comparisons, what, titles, titles[ours])
         details += [
             statistics.sentence(comparison, titles[ours], titles[label], what, percent=percent)
+            + _other_rate(records, data, ours, label, comparison)
             for label, comparison in comparisons.items()
         ]
     return findings, details
+
+
+def _other_rate(
+    records: Sequence[Record], data: str, ours: str, other: str, comparison: statistics.Comparison
+) -> str:
+    """A warning where a difference may come from how many units the two keep; else nothing."""
+    if comparison.verdict not in ("better", "worse"):
+        return ""
+    first, second = (cell(by_seed(records, data, arm, KEEP).values()).mean for arm in (ours, other))
+    if first is None or second is None or abs(first - second) <= SAME_RATE:
+        return ""
+    return f" They keep {first:.2f} and {second:.2f} of their units: see equal keep rates."
+
+
+def _elbo(records: Sequence[Record], data: str, arm: str) -> list[float]:
+    """ELBO over seeds, of clean test data."""
+    values = (by_seed(records, data, arm, f"{part}/elbo") for part in ("clean", "test"))
+    return [value for own in values for value in own.values()]
+
+
+def at_equal_rates(records: Sequence[Record], metrics: Iterable[Compared]) -> list[Block]:
+    """Learned masks against random ones that keep as many units, and against their controls.
+
+    Tables of keep rates and of the ELBO come first. Nothing where none of this was run.
+    """
+    metrics, data = list(metrics), list(dict.fromkeys(record["data"] for record in records))
+    kept = rows(TITLES, data, lambda arm, name: cell(by_seed(records, name, arm, KEEP).values()))
+    blocks: list[Block] = []
+    if kept:
+        columns = [Column(name, digits=2) for name in data]
+        caption = "Share of units that are kept in predictions on validation data."
+        blocks.append(Table("Keep rates", "Method", columns, kept, caption))
+    bounds = rows(TITLES, data, lambda arm, name: cell(_elbo(records, name, arm)))
+    if bounds:
+        columns = [Column(name, "high") for name in data]
+        blocks.append(Table("ELBO per test example", "Method", columns, bounds, ELBO_CAPTION))
+    findings: list[str] = []
+    details: list[str] = []
+    for learned, controls in CONTROLS.items():
+        titles = {learned: TITLES[learned], **{label: TITLES[label] for label in controls}}
+        there = {record["method"] for record in records}
+        if there.isdisjoint(arm for arm in controls if ARMS[arm].rate_of):
+            continue
+        more, pairs = against_others(records, metrics, titles, learned)
+        findings += more
+        details += pairs
+    if findings:
+        blocks.append(Text(["At equal keep rates, and without the likelihood:", *findings]))
+        count = counted(len(details), "comparison")
+        blocks.append(Text(details, f"At equal keep rates, pair by pair: {count}"))
+    return blocks
 
 
 def overview(

@@ -1,4 +1,4 @@
-"""What a study is, the arms that it compares, and how it is run: tune, choose, run, report.
+"""What a study is, and how it is run: tune, choose, run, report.
 
 Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``STUDY``.
 """
@@ -6,12 +6,11 @@ Each study is a module of :mod:`gflowout.studies` with a :class:`Study` named ``
 from __future__ import annotations
 
 import importlib
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gflowout.data.store import ENTRIES, VARIABLE
 from gflowout.runs import Engine, Run, Summary, records
 from gflowout.runs.study import RunOptions, as_engine, do_runs
 from gflowout.studies.framework import files
+from gflowout.studies.framework.arms import Options
 from gflowout.studies.framework.content import Section
 from gflowout.studies.framework.statistics import Record
 
@@ -27,14 +27,14 @@ PRESETS = ("smoke", "cpu", "paper")
 """Seconds on little data; two cores and hours; the paper's own sizes, for GPUs."""
 
 STUDIES = (
-    "robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost", "features"
+    "robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost",
+    "features", "joint", "ranks",
 )  # fmt: skip
 """Names of all studies, in the order of the report; ``-`` is ``_`` in the name of the file."""
 
 TUNING = "tuning"
 """Name of the study that trials belong to. Studies that need the same trial share its record."""
 
-Options = dict[str, Any]
 Chosen = Mapping[tuple[str, str], Options]
 """By data and arm (``Run.data``, ``Run.method``) the tuned options."""
 
@@ -83,7 +83,8 @@ def get(name: str) -> Study:
         Traceback (most recent call last):
             ...
         ValueError: study must be one of 'robustness', 'block-order', 'ood', 'adaptation', 'vqa',
-        'clinical', 'masks', 'cost', 'features', got 'robustnes'; did you mean 'robustness'?
+        'clinical', 'masks', 'cost', 'features', 'joint', 'ranks', got 'robustnes'; did you mean
+        'robustness'?
     """
     checks.choice("study", name, STUDIES)
     study = importlib.import_module(f"gflowout.studies.{name.replace('-', '_')}").STUDY
@@ -177,60 +178,3 @@ def data_directory(directory: str | Path | None) -> Iterator[None]:
             os.environ[VARIABLE] = before
         elif directory is not None:
             del os.environ[VARIABLE]
-
-
-# Arms
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One competitor of a comparison: a method with fixed options, and what it may tune."""
-
-    label: str  # in records (Run.method) and reports
-    method: str
-    title: str  # in tables and legends
-    options: Mapping[str, Any] = field(default_factory=dict)  # fixed; keys of a configuration
-    # What is its own to tune: a dotted key and values.
-    own: tuple[str, tuple[Any, ...]] = ("fit.weight_decay", (0.0, 1e-5, 1e-4))
-    members: int = 1  # networks that are trained on their own and pooled
-
-
-_RATES = ("method.options.rate", (0.5, 0.3, 0.1))
-_KEEPS = ("method.options.prior_keep", (0.5, 0.7, 0.9))
-_HALF = {"method.options.prior_keep": 0.5}  # the paper's; a tuned value overrides it
-
-ARMS = {
-    arm.label: arm
-    for arm in (
-        Arm("none", "none", "No dropout"),
-        Arm("mc", "mc", "MC dropout", {"method.options.rate": 0.5}, own=_RATES),
-        Arm("concrete", "concrete", "Concrete dropout", {"method.options.rate": 0.1}, own=_RATES),
-        Arm("contextual", "contextual", "Contextual dropout", _HALF, own=_KEEPS),
-        Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", _HALF, own=_KEEPS),
-        Arm("gflowout", "gflowout", "GFlowOut", _HALF, own=_KEEPS),
-        Arm("combined", "combined", "GFlowOut + ID", {_KEEPS[0]: 0.7}, own=_KEEPS),
-        Arm(
-            "control",
-            "gflowout",
-            "GFlowOut (β = 0)",
-            {**_HALF, "method.options.beta": 0.0},
-            own=_KEEPS,
-        ),
-        Arm("ensemble", "none", "Deep ensemble", members=5),
-    )
-}
-"""All arms by label, in the order of their colours. ``control`` is GFlowOut without the likelihood
-in its reward: what it reaches is not due to learning which masks explain the data."""
-
-
-def trials(arm: Arm, rates: Sequence[float], own: int = 3) -> list[Options]:
-    """What an arm tries: learning rates x the first values of its own option.
-
-    Examples:
-        >>> [options["method.options.rate"] for options in trials(ARMS["mc"], [1e-3], own=2)]
-        [0.5, 0.3]
-    """
-    key, values = arm.own
-    if not 1 <= own <= len(values):
-        raise ValueError(f"own must be from 1 to {len(values)}, got {own}")
-    return [{"fit.lr": rate, key: value} for rate, value in itertools.product(rates, values[:own])]

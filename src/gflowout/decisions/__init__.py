@@ -1,0 +1,1 @@
+"""From predictions to decisions: calibration, conformal sets, selective prediction, alarms."""
