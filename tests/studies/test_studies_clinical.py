@@ -223,7 +223,8 @@ def test_smoke_end_to_end(
         assert full == pytest.approx(record["metrics"]["test/brier"], abs=1e-5)
     found = section(records)
     assert len(found.claims) == 4
-    assert len(found.blocks) == 8
+    # Eight blocks, then the comparisons at equal keep rates: a text and a table.
+    assert len(found.blocks) == 10
     # The same run, in a folder that holds no trained model.
     monkeypatch.setenv(store.VARIABLE, str(folder))
     for record in records:

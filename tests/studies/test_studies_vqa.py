@@ -235,15 +235,16 @@ def test_a_model_is_trained_once(
 ) -> None:
     data = questions("vqa-rad")
     run = next(run for run in vqa_study.runs("smoke", {}) if run.data == "vqa-rad")
-    context = Context(tmp_path / "one")
-    model, first = vqa_study._trained(ARMS["none"], run, data, 0, context)
+    config, context = vqa_study.configuration(ARMS["none"], run, {}), Context(tmp_path / "one")
+    model, first = vqa_study._trained(ARMS["none"], config, run, data, 0, context)
     assert isinstance(model.likelihood, Categorical)
-    same, second = vqa_study._trained(ARMS["none"], run, data, 0, Context(tmp_path / "two"))
+    elsewhere = Context(tmp_path / "two")
+    same, second = vqa_study._trained(ARMS["none"], config, run, data, 0, elsewhere)
     assert (first.resumed, second.resumed) == (0, len(first.history))
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True)
     )
-    other, third = vqa_study._trained(ARMS["none"], run, data, 1, context)  # another member
+    other, third = vqa_study._trained(ARMS["none"], config, run, data, 1, context)  # a new member
     assert third.resumed == 0
     assert not torch.equal(next(other.parameters()), next(model.parameters()))
 
@@ -254,7 +255,7 @@ def test_scores_are_the_official_accuracy_by_hand(
     data = questions("vqa-rad")
     arm = ARMS["mc"]
     run = next(r for r in vqa_study.runs("smoke", {}) if (r.data, r.method) == ("vqa-rad", "mc"))
-    model = vqa_study.build(arm, vqa_study.configuration(arm, run), data, 0)
+    model = vqa_study.build(arm, vqa_study.configuration(arm, run, {}), data, 0)
     found = vqa_study.scored(model, data, 2.0, 4, seed=3)
     visual, tokens, scores = next(iter(VQABatches(data.test, batch_size=40, seed=0, noise=2.0)))
     pred = model.predict(visual, tokens, samples=4, generator=torch.Generator().manual_seed(3))
