@@ -285,6 +285,7 @@ def _claim_above(records: Sequence[Record], data: str, other: str, margin: float
     texts: dict[str, Any] = {
         "problem": PROBLEMS[data].title, "other": TITLES[other], "margin": margin,
         "seeds": gap.seeds, "gap": _shown(gap),
+        "least": f", by {margin:g} nats at least" if margin else "",
     }  # fmt: skip
     outcome = None
     if gap.seeds >= LEAST_SEEDS:
