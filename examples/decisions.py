@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "file_coverage": gfo.conformal.report_sets(answer["set"], y_new)["coverage"],
         "file_deferred": answer["defer"].float().mean().item(),
     }
-    error = [gfo.calibration.reliability(pred, y_new).error for pred in (plain, new)]
+    error = [gfo.calibration.reliability(pred, y_new, bins=10).error for pred in (plain, new)]
     print(
         f"{len(y_new)} new digits, {wrong.float().mean():.1%} of the answers wrong. Temperature "
         f"{scaler.temperature:.2f}: NLL {numbers['nll_before']:.3f} to {numbers['nll']:.3f}, "

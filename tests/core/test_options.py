@@ -161,8 +161,10 @@ def test_an_object_and_keywords_are_an_error_that_says_what_to_do() -> None:
         wrapped(gfo.GFlowOut(), beta=2)
     with pytest.raises(TypeError, match=r"preset='paper' was given beside"):
         wrapped(gfo.GFlowOut(beta=0.5), preset="paper")
-    with pytest.raises(TypeError, match=r"got the class GFlowOutOptions: call it"):
-        wrapped(gfo.GFlowOut)
+    with pytest.raises(TypeError, match=r"got the class MCDropoutOptions: take gfo.MC\(\)"):
+        wrapped(gfo.MC)
+    with pytest.raises(TypeError, match=r"got the class GFlowOut: take gfo.GFlowOut\(\)"):
+        wrapped(METHODS["gflowout"])
     with pytest.raises(TypeError, match=r"GFlowOut has no option 'betas'.*did you mean 'beta'"):
         gfo.GFlowOut(betas=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="beta must be a number"):

@@ -57,7 +57,7 @@ def brute_score(p: np.ndarray, label: int, method: str, penalty: float, free: in
 @pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9])
 def test_a_class_is_in_the_set_unless_its_p_value_is_small(method: str, coverage: float) -> None:
     pred, y = classes(60)
-    held_out, new = torch.arange(39), torch.arange(39, 60)
+    held_out, new = torch.arange(40), torch.arange(40, 60)  # the + 1 changes the rank for 40
     sets = Sets(coverage, method, penalty=0.2, free=2).fit(take(pred, held_out), y[held_out])
     chosen = sets(take(pred, new))
     p = pred.mean.numpy()
@@ -65,7 +65,7 @@ def test_a_class_is_in_the_set_unless_its_p_value_is_small(method: str, coverage
     for place, row in enumerate(new):
         for label in range(5):
             score = brute_score(p[row], label, method, 0.2, 2)
-            p_value = (1 + sum(other >= score - 1e-12 for other in own)) / 40
+            p_value = (1 + sum(other >= score - 1e-12 for other in own)) / 41
             assert bool(chosen[place, label]) == (p_value > 1 - coverage + 1e-12)
 
 
@@ -343,6 +343,13 @@ def test_errors_say_what_is_wrong() -> None:
     tags = gfo.Predictive(torch.zeros(1, 30, 4, 3), gfo.Categorical(3))
     with pytest.raises(ValueError, match="one label each"):
         Sets().fit(tags, torch.zeros(30, 4).long())
+    pixels = gfo.Predictive(torch.zeros(1, 30, 4, 4, 3), gfo.Categorical(3))
+    with pytest.raises(ValueError, match=r"labels of shape \[4, 4\] .*outputs\[:, :, 0, 0\], gfo"):
+        Sets()(pixels)
+    with pytest.raises(ValueError, match=r"soft labels of shape \[30, 5\]; take y.argmax"):
+        Sets().fit(pred, torch.full((30, 5), 0.2))
+    with pytest.raises(ValueError, match=r"y must be in \[0, 4\] for these sets, .* from -100"):
+        report_sets(torch.ones(2, 5, dtype=torch.bool), torch.tensor([-100, 4]))
     with pytest.raises(RuntimeError, match="not fitted"):
         Sets()(pred)
     other = Sets(0.5, per_class=True).fit(pred, y)

@@ -432,6 +432,20 @@ def test_errors_say_what_would_be_right() -> None:
         KNN("1").fit(nn.Sequential(nn.Linear(5, 4), twice, nn.Linear(4, 4), twice), x)
 
 
+@pytest.mark.parametrize("kind", [KNN, ViM, FDBD])
+@pytest.mark.parametrize("shape", [(), (2,), (4, 4)])
+def test_labels_that_are_no_classes_matter_to_those_that_read_them(
+    kind: type[Detector], shape: tuple[int, ...]
+) -> None:
+    """A loader of a regression, of counts or of pixels fits a detector that needs no classes."""
+    net, x, _, strange = setting()
+    labels = torch.rand(len(x), *shape)
+    batches = [(x[rows], labels[rows]) for rows in torch.arange(len(x)).split(100)]
+    assert torch.equal(kind().fit(net, batches)(strange), kind().fit(net, x)(strange))
+    with pytest.raises(ValueError, match="pass inputs alone to fit without classes"):
+        Mahalanobis().fit(net, batches)
+
+
 def test_a_fit_that_fails_leaves_the_earlier_one() -> None:
     net, x, y, strange = setting()
     alarm = Mahalanobis("tanh").fit(net, (x, y))

@@ -136,9 +136,10 @@ def chosen(
         )
     given: Any = method
     if isinstance(given, type) and issubclass(given, Options | Method):
+        own = given if issubclass(given, Options) else given.Options
+        called = f"gfo.{own.ALIAS}()" if own.ALIAS else f"{own.__name__}()"
         raise TypeError(
-            f"method must be a name or an object, got the class {given.__name__}: call it, as in "
-            "gfo.GFlowOut()"
+            f"method must be a name or an object, got the class {given.__name__}: take {called}"
         )
     checks.choice("method", method, METHODS)
     kind = METHODS[method]

@@ -85,6 +85,11 @@ def class_labels(pred: Predictive, y: Tensor) -> Tensor:
     """Labels as classes, [batch, ...]; :data:`IGNORED` where a label counts for nothing."""
     target = pred.likelihood.target(y)
     if target.is_floating_point():
+        if isinstance(pred.likelihood, Categorical):
+            raise ValueError(
+                f"y must hold classes as whole numbers for {pred.likelihood}, got soft labels of "
+                f"shape {list(y.shape)}; take y.argmax(-1) for the most probable ones"
+            )
         if bool(((target != 0) & (target != 1)).any()):
             raise ValueError(f"y must hold 0 and 1 for {pred.likelihood}, got soft labels")
         target = target.long()
@@ -114,7 +119,8 @@ def _one_label(pred: Predictive) -> str:
     """Arguments of a prediction of the first label of every example."""
     if isinstance(pred.likelihood, MultiLabel):
         return "pred.outputs[..., 0], gfo.Binary()"
-    return f"pred.outputs[:, :, 0], gfo.{pred.likelihood}"
+    first = ", 0" * (pred.outputs.dim() - 3)
+    return f"pred.outputs[:, :{first}], gfo.{pred.likelihood}"
 
 
 def check_count(y: Tensor) -> None:

@@ -105,6 +105,12 @@ def report_sets(sets: Tensor, y: Tensor) -> dict[str, float]:
     labels = y.long().reshape(-1).to(sets.device)
     if len(labels) != len(sets) or not len(sets):
         raise ValueError(f"y must have one label for each of {len(sets)} sets, got {len(labels)}")
+    low, high = (int(bound) for bound in labels.aminmax())
+    if low < 0 or high >= sets.shape[1]:
+        raise ValueError(
+            f"y must be in [0, {sets.shape[1] - 1}] for these sets, got labels from {low} to "
+            f"{high}; leave out examples whose label is to be ignored"
+        )
     hit = sets.gather(1, labels.unsqueeze(1)).squeeze(1).double()
     size = sets.sum(1)
     worst = min(float(hit[labels == label].mean()) for label in torch.unique(labels))

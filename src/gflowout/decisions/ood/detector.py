@@ -55,6 +55,8 @@ class Detector(ABC):
         4
     """
 
+    LABELS: ClassVar[bool] = False
+    """Whether the fit reads labels, which must then be classes."""
     HEAD: ClassVar[bool] = False
     """Whether the score needs the weights of the last linear layer."""
     AXES: ClassVar[Mapping[str, str]] = {}
@@ -235,7 +237,8 @@ class Detector(ABC):
                     f"features at layer {self.layer or self.head!r} must be finite to fit, got "
                     f"NaN or infinity in {bad} of {batch} rows"
                 )
-            classes = None if labels is None else reading.class_labels(labels, batch)
+            read = self.LABELS and labels is not None
+            classes = reading.class_labels(labels, batch) if read else None
             yield (
                 z.reshape(-1, size),
                 None if classes is None else classes.repeat(draws),

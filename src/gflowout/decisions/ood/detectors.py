@@ -42,6 +42,7 @@ class Mahalanobis(Detector):
         True
     """
 
+    LABELS = True
     AXES = {"means": "cf", "whitening": "ff"}
     OPTIONS = ("shrinkage",)
 
@@ -274,7 +275,7 @@ class FDBD(Detector):
     AXES = {"weight": "cf", "bias": "c", "mean": "f"}
 
     def _fit(self, stream: Stream) -> dict[str, Tensor]:
-        moments = _moments((features, None) for features, _ in stream)
+        moments = _moments(stream)
         weight, bias = self._head(moments.means.shape[1])
         return {"weight": weight, "bias": bias, "mean": moments.mean}
 
