@@ -1,6 +1,7 @@
 """Sentences of four kinds that people have rated from negative to positive (VADER).
 
-The archive is inside the source distribution of the package ``vaderSentiment``, not in its wheel.
+The archive is in the repository and in the source distribution of the package ``vaderSentiment``,
+not in its wheel.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DOMAINS = {
     "tweets": "tweets",
 }
 """Kinds of text, with the names of their files in the archive."""
-ARCHIVE = "additional_resources/hutto_ICWSM_2014.tar.gz"
+ARCHIVE = "hutto_ICWSM_2014.tar.gz"
 _DAMAGE = (tarfile.TarError, EOFError, zlib.error, KeyError, ValueError)
 
 
