@@ -89,7 +89,7 @@ def test_gradients_are_right_and_finite(given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("learnt", ValueError, "label_noise must be one of 'learned', got 'learnt'"),
+        ("learnt", ValueError, "label_noise must be 'learned', a rate in .* got 'learnt'"),
         (1.0, ValueError, r"label_noise must be a number in \[0, 1\), got 1.0"),
         (-0.1, ValueError, r"label_noise must be a number in \[0, 1\)"),
         (True, TypeError, "label_noise must be 'learned', a rate .*, a matrix of 3 rows or None"),

@@ -91,11 +91,12 @@ class LabelNoise(nn.Module):
 def _checked(given: Any, classes: int) -> str | Fixed:
     """Return a name or a rate as it is, and a matrix as a tuple of rows, or raise."""
     given = given.tolist() if hasattr(given, "tolist") else given
-    if isinstance(given, str):
-        return checks.choice("label_noise", given, [LEARNED])
-    if not isinstance(given, Sequence):
+    if given == LEARNED:
+        return LEARNED
+    if isinstance(given, str) or not isinstance(given, Sequence):
         if isinstance(given, bool) or not isinstance(given, int | float):
-            raise TypeError(
+            error = ValueError if isinstance(given, str) else TypeError
+            raise error(
                 f"label_noise must be {LEARNED!r}, a rate in [0, 1), a matrix of {classes} rows or "
                 f"None, got {given!r}"
             )
