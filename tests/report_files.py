@@ -136,10 +136,10 @@ def robustness():
             curves("ECE under snow", "ECE", 0.02, 0.3, False, 4),
             Text(["Each corruption is applied to the whole test set.", "Severity 0 is clean."]),
             Curves("Accuracy after fine-tuning", "clean points", "accuracy", [
-                Series(TITLES[1], [1000, 2000, 4000, 8000], [0.5, 0.55, 0.6, 0.64],
+                Series("MC dropout", [1000, 2000, 4000, 8000], [0.5, 0.55, 0.6, 0.64],
                        [0.01, 0.01, 0.02, 0.005]),
-                Series(TITLES[5], [1000, 2000, 4000, 8000], [0.52, 0.58, 0.63, 0.66]),
-                Series(TITLES[5], [1000, 2000, 4000, 8000], [0.6, 0.65, 0.69, 0.72], None, "paper"),
+                Series("GFlowOut", [1000, 2000, 4000, 8000], [0.52, 0.58, 0.63, 0.66]),
+                Series("GFlowOut", [1000, 2000, 4000, 8000], [0.6, 0.65, 0.69, 0.72], None, "paper"),
             ], percent=True),
         ],
         data=["mnist", "cifar10"],

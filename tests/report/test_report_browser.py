@@ -13,7 +13,9 @@ from gflowout.report import build, html
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PLOTS = 8
-METHODS = 9
+METHODS = len(report_files.TITLES)
+COLOURS = 9
+"""Of the methods; variants share those of their method."""
 
 
 @pytest.fixture(scope="module")
@@ -378,7 +380,7 @@ def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path)
         assert chips.evaluate_all(names) == [series.title for series in cloud.series]
         slots = chips.evaluate_all("all => all.map(e => e.dataset.slot)")
         assert len(set(slots)) == 6
-        assert min(map(int, slots)) >= METHODS  # a method's colour is no point's
+        assert min(map(int, slots)) >= COLOURS  # a method's colour is no point's
         drawn = figure.locator(".series").evaluate_all("all => all.map(e => e.classList[1])")
         assert drawn == [f"s{slot}" for slot in slots]
         chips.first.click()
