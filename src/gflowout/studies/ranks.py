@@ -53,6 +53,13 @@ ARMS = {
         Arm("id-gflowout", "id-gflowout", "ID-GFlowOut", own=_KEEPS),
         Arm("gflowout", "gflowout", "GFlowOut", own=_KEEPS),
         Arm("control", "gflowout", "GFlowOut (β = 0)", {"method.options.beta": 0.0}, own=_KEEPS),
+        Arm(
+            "id-control",
+            "id-gflowout",
+            "ID-GFlowOut (β = 0)",
+            {"method.options.beta": 0.0},
+            own=_KEEPS,
+        ),
         Arm("ensemble", "none", "Ensemble of adapters", own=_DECAYS, members=5),
         Arm(
             LAPLACE,
@@ -63,9 +70,9 @@ ARMS = {
         ),
     )
 }
-"""All arms by label. ``control`` has no likelihood in the reward of its masks."""
+"""All arms by label. ``control`` and ``id-control`` have no likelihood in the reward of masks."""
 TITLES = {label: arm.title for label, arm in ARMS.items()}
-LIKE = {"ensemble": "none", "control": "gflowout"}
+LIKE = {"ensemble": "none", "control": "gflowout", "id-control": "id-gflowout"}
 """Arms that take the choice of another one and have no trials."""
 OURS = ("gflowout", "id-gflowout")
 
