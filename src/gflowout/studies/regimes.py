@@ -121,7 +121,8 @@ def _trial(run: Run, context: Context) -> Result:
 
 
 def _place(run: Run, seed: int, context: Context) -> Place:
-    how = {key: run.options[key] for key in (*_HOW, "valid_samples") if key in run.options}
+    options = run.to_dict()["options"]
+    how = {key: options[key] for key in (*_HOW, "valid_samples") if key in options}
     return regimes_fit.place(run.data, how, context.folder.parent, seed)
 
 
@@ -146,8 +147,9 @@ def _scores(run: Run, fitted: Fitted, here: Place) -> dict[str, Any]:
         entropy = ask((x, labels))["entropy"]
         detected = metrics.detection(known["entropy"], entropy)
         values |= {f"{name}/{key}": value for key, value in detected.items()}
-        pairs = zip(_blocks(known["entropy"]), _blocks(entropy), strict=True)
-        blocks[f"{name}/auroc"] = [metrics.detection(a, b)["auroc"] for a, b in pairs]
+        if min(len(x), len(right)) >= 2 * BLOCKS:
+            pairs = zip(_blocks(known["entropy"]), _blocks(entropy), strict=True)
+            blocks[f"{name}/auroc"] = [metrics.detection(a, b)["auroc"] for a, b in pairs]
     for name, rows in problem.shifted.items():
         values |= prefixed(name, _measured(ask(rows)))
     if len(right) >= 2 * BLOCKS:
