@@ -107,6 +107,7 @@ def of_images(name: str, label: str, count: int = 200) -> float:
 
 
 def main() -> None:
+    """Print one line for each measurement."""
     parser = argparse.ArgumentParser(description="Training images per second in the regimes.")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", choices=("mlp", "stacked", "cnn"))
