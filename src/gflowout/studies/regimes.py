@@ -110,13 +110,15 @@ def work(run: Run, context: Context) -> Result:
 
 def _trial(run: Run, context: Context) -> Result:
     """Validation NLL of the best epoch, mean over the seeds of trials."""
-    scores, sums = [], {}
+    scores: list[float] = []
+    sums: dict[str, str] = {}
     for seed in run.options["trial_seeds"]:
         here = _place(run, seed, context)
         arm = ARMS[run.method]
         model = regimes_fit.fitted(arm, dict(run.options["tuned"]), None, here, context.progress)
         scores.append(regimes_fit.nll(model.model, here.problem.valid, run.options["samples"], 0))
-        sums |= prefixed(str(seed), here.problem.checksums(test=False))  # type: ignore[arg-type]
+        checked = here.problem.checksums(test=False)
+        sums |= {f"{seed}/{part}": checksum for part, checksum in checked.items()}
     return {"metrics": {"valid/nll": fmean(scores)}, "data": sums}
 
 
@@ -171,15 +173,14 @@ def _asked(
     run: Run, model: MaskedModel | Ensemble, here: Place
 ) -> Callable[[Rows], dict[str, Tensor]]:
     """What a model says of labelled inputs; logits are scaled if the arm does that."""
-    samples, scale = run.options["samples"], None
-    if run.method == SCALED:
-        scale = _temperature(model, here.problem.valid)
+    samples = run.options["samples"]
+    scale = _temperature(model, here.problem.valid) if run.method == SCALED else None
 
     def ask(rows: Rows) -> dict[str, Tensor]:
         x, y = rows
         parts: dict[str, list[Tensor]] = {name: [] for name in _ANSWERS}
         drawn = regimes_fit.predictions(model, x, samples, run.seed)
-        for pred, labels in zip(drawn, y.split(regimes_fit.BATCH), strict=True):
+        for pred, labels in zip(drawn, torch.split(y, regimes_fit.BATCH), strict=True):
             answer = pred if scale is None else scale(pred)
             parts["probabilities"].append(answer.mean)
             parts["log_prob"].append(answer.log_prob(labels))

@@ -73,7 +73,8 @@ def network(regime: Regime, classes: int, how: Options) -> MLP | ResNet18 | Head
     """A network with random weights, as the regime has them."""
     if regime.source == "mnist":
         return MLP((784, *HIDDEN, classes))
-    net = Head(classes, how["width"]) if regime.stem else ResNet18(classes, how["width"])
+    width = how["width"]
+    net: ResNet18 | Head = Head(classes, width) if regime.stem else ResNet18(classes, width)
     return to_fastest_format(net)
 
 
@@ -109,7 +110,7 @@ def step_through(
     for epoch in range(epochs):
         model.train()
         order = torch.randperm(len(x), generator=generator(seed, "order", epoch))
-        for chosen in order.split(how["batch"]):
+        for chosen in torch.split(order, how["batch"]):
             optimizer.zero_grad(set_to_none=True)
             model(x[chosen], y=y[chosen]).total.backward()
             optimizer.step()
@@ -147,13 +148,14 @@ def predictions(
     """Predictions of inputs in blocks of :data:`BATCH`."""
     draws = generator(seed, "predict")
     with torch.no_grad():
-        for block in x.split(BATCH):
+        for block in torch.split(x, BATCH):
             yield model.predict(block, samples=samples, generator=draws)
 
 
 def nll(model: MaskedModel | Ensemble, rows: Rows, samples: int, seed: int) -> float:
     """Mean negative log-likelihood; NaN counts as infinite."""
-    blocks = zip(predictions(model, rows[0], samples, seed), rows[1].split(BATCH), strict=True)
+    answers = predictions(model, rows[0], samples, seed)
+    blocks = zip(answers, torch.split(rows[1], BATCH), strict=True)
     mean = float(-torch.cat([pred.log_prob(y, values=False) for pred, y in blocks]).mean())
     return math.inf if math.isnan(mean) else mean
 
@@ -237,7 +239,7 @@ def behind_stem(regime: Regime, how: Options, store: Path, seed: int) -> Problem
     parts = []
     with torch.no_grad():
         for part in (train_set, valid, test):
-            x = torch.cat([stem(scale(block)) for block in part.images.split(BATCH)])
+            x = torch.cat([stem(scale(block)) for block in torch.split(part.images, BATCH)])
             parts.append((x, part.labels))
     return with_noise(Problem(len(test.classes), *parts, parts[0]), seed)
 

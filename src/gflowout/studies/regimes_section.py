@@ -197,7 +197,7 @@ def _compare(own: Sequence[Record], data: str, metric: str, ours: str, other: st
     first, second = (_blocks(own, arm, metric) for arm in (ours, other))
     if first and second:
         return crossed(first, second, better)
-    return pair(*(by_seed(own, data, arm, metric) for arm in (ours, other)), better)
+    return pair(by_seed(own, data, ours, metric), by_seed(own, data, other, metric), better)
 
 
 def _blocks(own: Sequence[Record], arm: str, metric: str) -> dict[int, list[float]]:
