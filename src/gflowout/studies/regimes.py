@@ -220,10 +220,11 @@ def seconds(run: Run) -> float:
     drawn = options["epochs"] * options["valid"] * options["valid_samples"]
     network = 1e-3 * (options["epochs"] * options["train"] * step + drawn * draw)
     if run.study == TUNING:
-        return 1.0 + network * len(options["trial_seeds"])
+        return float(1.0 + network * len(options["trial_seeds"]))
     members = options["members"] if ARMS[run.method].members > 1 else 1
     kinds = 1 if source == "mnist" else 4  # clean, and three corruptions or sets of points
-    return 1.0 + members * network + 1e-3 * draw * kinds * options["samples"] * options["test"]
+    scores = 1e-3 * draw * kinds * options["samples"] * options["test"]
+    return float(1.0 + members * network + scores)
 
 
 STUDY = Study(

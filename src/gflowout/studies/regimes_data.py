@@ -138,16 +138,18 @@ def _digits(seed: int, sizes: Mapping[str, Any]) -> Problem:
     scale = Normalize.fit(train.images)
     unknown = test.images[test.labels >= KNOWN_DIGITS]
     test = test.subset(test.labels < KNOWN_DIGITS)
-    parts = [(scale(part.images), part.labels) for part in (train, valid, test)]
+    learn, check, score = ((scale(part.images), part.labels) for part in (train, valid, test))
     others = {DIGITS: scale(unknown), LETTERS: scale(letters.images[rows])}
-    return Problem(KNOWN_DIGITS, *parts, parts[0], others)
+    return Problem(KNOWN_DIGITS, learn, check, score, learn, others)
 
 
 def _pictures(regime: Regime, seed: int, sizes: Mapping[str, Any]) -> Problem:
     """CIFAR at half its size; other test images for every seed."""
     train, valid, test = pictures(regime, seed, sizes)
     scale = Normalize.fit(halved(train.images))
-    parts = [(scale(halved(part.images)), part.labels) for part in (train, valid, test)]
+    learn, check, score = (
+        (scale(halved(part.images)), part.labels) for part in (train, valid, test)
+    )
     shifted = {}
     for shift in SHIFTS:
         frost = overlays.load_overlays() if shift == "frost" else None
@@ -156,7 +158,7 @@ def _pictures(regime: Regime, seed: int, sizes: Mapping[str, Any]) -> Problem:
             [corruptions.corrupt(x, shift, s, seed=seed, overlays=frost) for x, s in blocks]
         )
         shifted[shift] = (scale(halved(x)), test.labels)
-    return Problem(len(test.classes), *parts, parts[0], shifted=shifted)
+    return Problem(len(test.classes), learn, check, score, learn, shifted=shifted)
 
 
 def pictures(

@@ -241,7 +241,8 @@ def behind_stem(regime: Regime, how: Options, store: Path, seed: int) -> Problem
         for part in (train_set, valid, test):
             x = torch.cat([stem(scale(block)) for block in torch.split(part.images, BATCH)])
             parts.append((x, part.labels))
-    return with_noise(Problem(len(test.classes), *parts, parts[0]), seed)
+    learn, check, score = parts
+    return with_noise(Problem(len(test.classes), learn, check, score, learn), seed)
 
 
 def _stem(regime: Regime, how: Options, store: Path) -> tuple[nn.Module, Normalize]:

@@ -248,7 +248,12 @@ def _claims(family: Mapping[Key, Comparison], title: str) -> list[Claim]:
             "against {}: {} ({} to {})".format(TITLES[o], *gap.shown(1.0, 3))
             for o, gap in gaps.items()
         )
-        values = {"regime": title, "arm": TITLES[learned], "gaps": shown, "slack": SLACK}
+        values: dict[str, Any] = {
+            "regime": title,
+            "arm": TITLES[learned],
+            "gaps": shown,
+            "slack": SLACK,
+        }
         claims.append(template(f"{NAME}.helps", outcome, "why", **values))
     return claims
 

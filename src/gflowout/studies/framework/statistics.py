@@ -10,9 +10,9 @@ import dataclasses
 import math
 import statistics
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gflowout.core import checks
 from gflowout.core.optional import require
@@ -22,6 +22,8 @@ Record = Mapping[str, Any]
 Metric = str | Sequence[str]
 """Name of a metric; several names stand for the mean of these metrics."""
 Verdict = Literal["better", "worse", "no difference seen", "not comparable"]
+Key = TypeVar("Key", bound=Hashable)
+"""By which comparisons are named."""
 LEVEL = 0.95
 """Of the intervals."""
 
@@ -233,7 +235,7 @@ def pair(ours: Mapping[int, float], other: Mapping[int, float], better: Better) 
     return paired([ours[seed] for seed in common], [other[seed] for seed in common], better)
 
 
-def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
+def holm(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
     """The same comparisons with p-values corrected for their number by Holm's method.
 
     The probability that any of them reports a difference where there is none is then at most 5 %.
@@ -247,7 +249,7 @@ def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
         (True, True)
     """
     p = {name: test.p for name, test in comparisons.items() if not math.isnan(test.p)}
-    adjusted, before = dict[str, float](), 0.0
+    adjusted, before = dict[Key, float](), 0.0
     for place, name in enumerate(sorted(p, key=p.__getitem__)):
         before = max(before, min(1.0, (len(p) - place) * p[name]))
         adjusted[name] = before
