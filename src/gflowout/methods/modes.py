@@ -123,9 +123,11 @@ class Modes(Method):
         if site == 0:
             modes = [next(turns) for _ in range(trajectory.copies)]
             log_p = self._logits(activation, trajectory).log_softmax(-1)
-            rows = torch.tensor(modes, device=log_p.device).repeat_interleave(trajectory.batch)
+            order = torch.tensor(modes, device=log_p.device)
+            rows = order.repeat_interleave(trajectory.batch)
             trajectory.log_p = log_p.gather(-1, rows.unsqueeze(-1)).squeeze(-1)
-            trajectory.context = torch.eye(self.options.modes).to(log_p)[modes]
+            alone = torch.eye(self.options.modes, dtype=log_p.dtype, device=log_p.device)
+            trajectory.context = alone[order]
         return self._multiplier(site, activation, trajectory)
 
     def draw(self, site: int, activation: Tensor, trajectory: Trajectory) -> Tensor:

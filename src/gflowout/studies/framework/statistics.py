@@ -10,9 +10,9 @@ import dataclasses
 import math
 import statistics
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gflowout.core import checks
 from gflowout.core.optional import require
@@ -22,6 +22,8 @@ Record = Mapping[str, Any]
 Metric = str | Sequence[str]
 """Name of a metric; several names stand for the mean of these metrics."""
 Verdict = Literal["better", "worse", "no difference seen", "not comparable"]
+Key = TypeVar("Key", bound=Hashable)
+"""By which comparisons are named."""
 LEVEL = 0.95
 """Of the intervals."""
 
@@ -176,10 +178,55 @@ def paired(ours: Sequence[float], other: Sequence[float], better: Better) -> Com
             test = stats.ttest_rel(ours, other)
             low, high = map(float, test.confidence_interval(LEVEL))
         p = float(test.pvalue)
-    verdict: Verdict = "no difference seen"
+    return Comparison(mean, low, high, count, better, _verdict(low, high, better), p, p)
+
+
+def crossed(
+    ours: Mapping[int, Sequence[float]], other: Mapping[int, Sequence[float]], better: Better
+) -> Comparison:
+    """Compare values by seed and block of test data, on the seeds that both have.
+
+    A value is the mean over one of some equal blocks of test data, the same for all seeds. Seeds
+    and blocks are both random samples: the variance of the mean difference is that of a two-way
+    layout, MS(seeds) / n + max(0, MS(blocks) - MS(rest)) / n with n values, and the degrees of
+    freedom are Satterthwaite's. So the interval includes the error of the test sample, which that
+    of :func:`paired` leaves out where all seeds have the same test data.
+
+    Examples:
+        >>> ours = {0: [0.91, 0.93, 0.90], 1: [0.92, 0.95, 0.91], 2: [0.93, 0.94, 0.90]}
+        >>> other = {seed: [0.88, 0.91, 0.88] for seed in ours}
+        >>> comparison = crossed(ours, other, "high")
+        >>> comparison.verdict, round(comparison.low, 3), round(comparison.high, 3)
+        ('better', 0.015, 0.047)
+    """
+    seeds = [seed for seed in ours if seed in other]
+    gaps = [[a - b for a, b in zip(ours[s], other[s], strict=True)] for s in seeds]
+    rows = [statistics.fmean(row) for row in gaps]
+    values = [value for row in gaps for value in row]
+    if len(seeds) < 2 or len(gaps[0]) < 2 or not all(map(math.isfinite, values)):
+        return paired([*rows], [0.0] * len(rows), better)
+    columns, blocks = [statistics.fmean(column) for column in zip(*gaps, strict=True)], len(gaps[0])
+    mean, count = statistics.fmean(rows), len(values)
+    of_seeds = blocks * statistics.variance(rows)
+    of_blocks = len(seeds) * statistics.variance(columns)
+    whole = sum((value - mean) ** 2 for value in values)
+    rest = whole - of_seeds * (len(seeds) - 1) - of_blocks * (blocks - 1)
+    rest = max(rest, 0.0) / ((len(seeds) - 1) * (blocks - 1))
+    parts = of_seeds / count, max(of_blocks - rest, 0.0) / count
+    low, high, p = mean, mean, 0.0 if mean else 1.0
+    if sum(parts) > 0:
+        stats = require("scipy.stats", extra="studies", purpose="a comparison")
+        squares = parts[0] ** 2 / (len(seeds) - 1) + parts[1] ** 2 / (blocks - 1)
+        error, law = math.sqrt(sum(parts)), stats.t(sum(parts) ** 2 / squares)
+        half = error * float(law.ppf((1 + LEVEL) / 2))
+        low, high, p = mean - half, mean + half, 2 * float(law.sf(abs(mean) / error))
+    return Comparison(mean, low, high, len(seeds), better, _verdict(low, high, better), p, p)
+
+
+def _verdict(low: float, high: float, better: Better) -> Verdict:
     if low > 0 or high < 0:
-        verdict = "better" if (low > 0) == (better == "high") else "worse"
-    return Comparison(mean, low, high, count, better, verdict, p, p)
+        return "better" if (low > 0) == (better == "high") else "worse"
+    return "no difference seen"
 
 
 def pair(ours: Mapping[int, float], other: Mapping[int, float], better: Better) -> Comparison:
@@ -188,7 +235,7 @@ def pair(ours: Mapping[int, float], other: Mapping[int, float], better: Better) 
     return paired([ours[seed] for seed in common], [other[seed] for seed in common], better)
 
 
-def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
+def holm(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
     """The same comparisons with p-values corrected for their number by Holm's method.
 
     The probability that any of them reports a difference where there is none is then at most 5 %.
@@ -202,7 +249,7 @@ def holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
         (True, True)
     """
     p = {name: test.p for name, test in comparisons.items() if not math.isnan(test.p)}
-    adjusted, before = dict[str, float](), 0.0
+    adjusted, before = dict[Key, float](), 0.0
     for place, name in enumerate(sorted(p, key=p.__getitem__)):
         before = max(before, min(1.0, (len(p) - place) * p[name]))
         adjusted[name] = before

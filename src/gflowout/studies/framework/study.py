@@ -28,7 +28,7 @@ PRESETS = ("smoke", "cpu", "paper")
 
 STUDIES = (
     "robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost",
-    "features", "joint", "ranks",
+    "features", "joint", "ranks", "regimes",
 )  # fmt: skip
 """Names of all studies, in the order of the report; ``-`` is ``_`` in the name of the file."""
 
@@ -83,8 +83,8 @@ def get(name: str) -> Study:
         Traceback (most recent call last):
             ...
         ValueError: study must be one of 'robustness', 'block-order', 'ood', 'adaptation', 'vqa',
-        'clinical', 'masks', 'cost', 'features', 'joint', 'ranks', got 'robustnes'; did you mean
-        'robustness'?
+        'clinical', 'masks', 'cost', 'features', 'joint', 'ranks', 'regimes', got 'robustnes'; did
+        you mean 'robustness'?
     """
     checks.choice("study", name, STUDIES)
     study = importlib.import_module(f"gflowout.studies.{name.replace('-', '_')}").STUDY
