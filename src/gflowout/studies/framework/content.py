@@ -12,7 +12,7 @@ OURS, PAPER = "ours", "paper"
 ARROWS = {"high": "↑", "low": "↓", None: ""}
 FOLDED = 6
 """Longer lists of details are folded."""
-HEADINGS = {OURS: "Measured here", PAPER: "Figures of the paper"}
+HEADINGS = {OURS: "Measured here", PAPER: "Numbers of the paper"}
 """Above the rows of a source."""
 
 
