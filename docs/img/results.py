@@ -2,7 +2,7 @@
 
 Reads the records in ``results/cpu``. In the picture, results.svg, the negative log-likelihood of
 each method is compared with that of tuned MC dropout, seed by seed; a bar is the 95 % interval. The
-table, between two marks in README.md, has the measures of the paper's tables and its own figures.
+table, between two marks in README.md, has the measures of the paper's tables and its own numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROTATED = {
     data: {arm: 100 * rotated for arm, (_, rotated) in figures.items()}
     for data, figures in robustness.PAPER.items()
 }
-COLUMNS = (  # title, study, data, metric, factor, digits, the paper's figures by arm
+COLUMNS = (  # title, study, data, metric, factor, digits, the paper's numbers by arm
     ("MNIST, rotated, %", "robustness", "mnist", "rotated/accuracy", 100, 1, _ROTATED["mnist"]),
     ("CIFAR-10, rotated, %", "robustness", "cifar10", "rotated/accuracy", 100, 1,
      _ROTATED["cifar10"]),

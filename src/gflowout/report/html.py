@@ -204,17 +204,21 @@ def truth(picture: content.Picture, classes: Sequence[str]) -> int | None:
 
 
 def answer(picture: content.Picture, classes: Sequence[str]) -> dict[str, Any]:
-    """What a card says: the true class, the predicted one, and whether they are the same.
+    """What a card says: what is true, what was predicted, and whether it is right if that is known.
 
     Examples:
         >>> answer(content.Picture("", "true: b", [0.7, 0.3]), ["a", "b"])
-        {'true': 'b', 'predicted': 'a', 'right': False}
+        {'title': 'true: b', 'predicted': 'a', 'right': False}
+        >>> answer(content.Picture("", "a photo", [0.7, 0.3]), ["a", "b"])
+        {'title': 'a photo', 'predicted': 'a', 'right': None}
     """
     true, shares = truth(picture, classes), picture.probabilities
-    if true is None or not shares:
-        return {}
+    if not shares:
+        return {"title": picture.title, "predicted": None, "right": None}
     most = max(range(len(shares)), key=shares.__getitem__)
-    return {"true": classes[true], "predicted": classes[most], "right": most == true}
+    name = str(classes[most]) if most < len(classes) else str(most)
+    title = picture.title if true is None else f"true: {classes[true]}"
+    return {"title": title, "predicted": name, "right": None if true is None else most == true}
 
 
 def bars(picture: content.Picture, classes: Sequence[str]) -> list[dict[str, Any]]:
