@@ -148,8 +148,10 @@ def _picture(records: Sequence[Record], panel: Panel) -> Picture:
             if test.verdict != "not comparable":
                 tests[label], units[label] = test, fmean(common) / 100
         for label, test in holm(tests).items():
-            numbers = (test.difference, test.low, test.high)
-            rows[label][arm] = Difference(*(n / units[label] for n in numbers), test.firm)
+            unit = units[label]
+            rows[label][arm] = Difference(
+                test.difference / unit, test.low / unit, test.high / unit, test.firm
+            )
     return Picture(panel, {label: row for label, row in rows.items() if row})
 
 
