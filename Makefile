@@ -21,12 +21,14 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON); set PYTHON=/path/to/python"; exit 1; }
+	@echo "Installing PyTorch and the rest into $(VENV): some minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
 demo: install
+	@echo "Loading PyTorch ..."
 	$(BIN)/gflowout demo
 
 # Side by side: the type checker has one thread.

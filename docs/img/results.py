@@ -2,7 +2,7 @@
 
 Reads the records in ``results/cpu``. In the picture, results.svg, the negative log-likelihood of
 each method is compared with that of tuned MC dropout, seed by seed; a bar is the 95 % interval. The
-table, between two marks in README.md, has the measures of the paper's tables and its own figures.
+table, between two marks in README.md, has the measures of the paper's tables and its own numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from gflowout.report.headline import headline
 from gflowout.runs import read
 from gflowout.studies import clinical, robustness, vqa
 from gflowout.studies.framework.arms import ARMS
-from gflowout.studies.framework.statistics import by_seed, mean_error, paired
+from gflowout.studies.framework.statistics import by_seed, mean_error
 
 ROOT = Path(__file__).parents[2]
 INK, PAPER = "#1b1b1b", "#fcfcfa"
@@ -28,35 +29,12 @@ SHOWN = {  # arm: title, colour, marker
     "boosting": ("gradient boosting", "#1b7837", "^"),
     "ensemble": ("five plain networks", "#7a7f87", "s"),
 }
-PANELS = {
-    "Masks on inputs": (
-        ("features", "independent", "test/nll", "60 inputs, 5 matter"),
-        ("features", "copies", "test/nll", "... with near-copies"),
-        ("features", "interactions", "test/nll", "products only"),
-        ("features", "wide", "test/nll", "400 inputs, 200 rows"),
-        ("features", "breast-cancer", "test/nll", "breast cancer + noise"),
-        ("features", "digits", "test/nll", "digits + noise"),
-        ("features", "eicu", "test/nll", "eICU demo, drugs"),
-        ("features", "eicu-noise", "test/nll", "... + noise"),
-    ),
-    "Masks on hidden units": (
-        ("robustness", "mnist", "clean/nll", "MNIST"),
-        ("robustness", "mnist", "rotated/nll", "MNIST, rotated"),
-        ("robustness", "cifar10", "clean/nll", "CIFAR-10, small network"),
-        ("robustness", "cifar10", "rotated/nll", "... rotated"),
-        ("robustness", "cifar100", "clean/nll", "CIFAR-100, small network"),
-        ("robustness", "cifar100", "rotated/nll", "... rotated"),
-        ("vqa", "vqa-rad", "clean/nll", "VQA-RAD"),
-        ("vqa", "vqa-rad", "noisy/nll", "... noisy features"),
-        ("clinical", "eicu-demo", "test/nll", "eICU demo, other hospitals"),
-    ),
-}
 MARKS = ("<!-- table of docs/img/results.py -->", "<!-- end of the table -->")
 _ROTATED = {
     data: {arm: 100 * rotated for arm, (_, rotated) in figures.items()}
     for data, figures in robustness.PAPER.items()
 }
-COLUMNS = (  # title, study, data, metric, factor, digits, the paper's figures by arm
+COLUMNS = (  # title, study, data, metric, factor, digits, the paper's numbers by arm
     ("MNIST, rotated, %", "robustness", "mnist", "rotated/accuracy", 100, 1, _ROTATED["mnist"]),
     ("CIFAR-10, rotated, %", "robustness", "cifar10", "rotated/accuracy", 100, 1,
      _ROTATED["cifar10"]),
@@ -102,11 +80,8 @@ def table(records: list) -> str:
 
 def picture(records: list) -> None:
     """One panel for masks on inputs, one for masks on hidden units."""
-    panels = {}
-    for title, rows in PANELS.items():
-        found = [(label, row) for *which, label in rows if (row := differences(records, *which))]
-        if found:
-            panels[title] = found
+    first = headline(records)
+    panels = {f"Masks on {made.panel.where}": made.rows for made in first.pictures} if first else {}
     heights = [len(rows) for rows in panels.values()]
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(8, 1.6 + 0.5 * sum(heights)), height_ratios=heights,
@@ -122,41 +97,23 @@ def picture(records: list) -> None:
     figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
 
 
-def differences(
-    records: list, study: str, data: str, metric: str
-) -> dict[str, tuple[float, float, float]]:
-    """By arm the difference from MC dropout and its interval, in % of MC dropout's figure."""
-    own = [record for record in records if record["study"] == study]
-    base = by_seed(own, data, "mc", metric)
-    found = {}
-    for arm in SHOWN:
-        values = by_seed(own, data, arm, metric)
-        common = [seed for seed in base if seed in values]
-        if len(common) < 2:
-            continue
-        made = paired([values[seed] for seed in common], [base[seed] for seed in common], "low")
-        unit = sum(base[seed] for seed in common) / len(common) / 100
-        found[arm] = (made.difference / unit, made.low / unit, made.high / unit)
-    return found
-
-
-def draw(axis: plt.Axes, title: str, rows: list) -> None:
+def draw(axis: plt.Axes, title: str, rows: dict) -> None:
     """One line per problem, one point per method."""
     axis.set_facecolor(PAPER)
     axis.set_title(title, loc="left", fontsize=10, color=INK)
     axis.axvline(0, color=INK, linewidth=0.8)
     axis.text(0, 1.0, " MC dropout", transform=axis.get_xaxis_transform(), fontsize=8, va="bottom")
     for number, (arm, (label, colour, marker)) in enumerate(SHOWN.items()):
-        there = [(place, row[arm]) for place, (_, row) in enumerate(rows) if arm in row]
+        there = [(place, row[arm]) for place, row in enumerate(rows.values()) if arm in row]
         heights = [place + 0.15 * (number - (len(SHOWN) - 1) / 2) for place, _ in there]
-        middle = [each[0] for _, each in there]
-        reach = [[m - each[1] for m, (_, each) in zip(middle, there, strict=True)],
-                 [each[2] - m for m, (_, each) in zip(middle, there, strict=True)]]  # fmt: skip
+        middle = [each.mean for _, each in there]
+        reach = [[each.mean - each.low for _, each in there],
+                 [each.high - each.mean for _, each in there]]  # fmt: skip
         axis.errorbar(
             middle, heights, xerr=reach, fmt=marker, color=colour, label=label, markersize=5,
             linewidth=1.6,
         )  # fmt: skip
-    axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=9)
+    axis.set_yticks(range(len(rows)), list(rows), fontsize=9)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.grid(axis="x", color="#e3e4e0")
     axis.set_axisbelow(True)

@@ -52,8 +52,8 @@ every_method = pytest.mark.parametrize("method", METHODS)
         ({"rate": 0.5}, TypeError, "'gflowout' has no option 'rate'.*its options: objective,"),
         ({"temprature": 2.0}, TypeError, "'temprature'; its .*; did you mean 'temperature'"),
         ({"sites": "fc1"}, TypeError, r"sites must be a list.*got 'fc1'; write sites=\['fc1'\]"),
-        ({"sites": []}, ValueError, "sites is empty: name at least one"),
-        ({"sites": {}}, ValueError, "sites is empty: name at least one"),
+        ({"sites": []}, ValueError, "sites is empty: try sites=.*'input'"),
+        ({"sites": {}}, ValueError, "sites is empty: try sites=.*'input'"),
         ({"sites": 3}, TypeError, "sites must be a list of submodule names.*got int"),
         ({"sites": [3]}, TypeError, "sites must hold strings, got 3"),
         (
@@ -62,7 +62,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
             "sites: 'fc3' matches no .* of MLP; it has .*; did you mean",
         ),
         ({"sites": ["conv*"]}, ValueError, "'conv.*' matches no submodule.*it has 'fc1', 'fc2'"),
-        ({"sites": None}, ValueError, "sites=None.*but it has none; name the submodules.*'fc1'"),
+        ({"sites": None}, ValueError, r"sites=None.* has none: try sites=\['fc1'"),
         ({"sites": {"fc1": 5}}, ValueError, r"axis 5 of 'fc1' is outside its shape \[2, 8\]"),
         ({"sites": {"fc1": 0}}, ValueError, "site 'fc1'.*no axis before the units"),
         ({"example": X[:2]}, TypeError, "example must be a tuple.*dict.*got Tensor"),
@@ -804,3 +804,35 @@ def test_no_method_needs_no_sites() -> None:
     example = (torch.ones(2, 4),)
     model = gfo.wrap(nn.Linear(4, 3), "none", likelihood=gfo.Categorical(3), example=example)
     assert model.sites == ()
+
+
+class Plain(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "names"),
+    [
+        (Plain(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(-1)), ["layers.1"]),
+        (Plain(nn.Linear(4, 8), nn.Linear(8, 3)), ["layers.0"]),
+    ],
+)
+def test_the_sites_that_a_message_suggests_can_be_wrapped(backbone, names) -> None:
+    with pytest.raises(ValueError, match="has none: try sites=") as caught:
+        wrapped(backbone=backbone, sites=None)
+    assert f"try sites={names} to mask hidden units, or sites=['input']" in str(caught.value)
+    assert [site.name for site in wrapped(backbone=backbone, sites=names).sites] == names
+
+
+def test_of_many_layers_a_message_suggests_a_few() -> None:
+    deep = Plain(*(layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    with pytest.raises(ValueError, match="sites=None") as caught:
+        wrapped(backbone=deep, sites=None)
+    assert "'layers.7'] (there are 6) to mask" in str(caught.value)
+    with pytest.raises(ValueError, match=r"name submodules .* or 'input'"):
+        wrapped(backbone=Plain(nn.Flatten()), sites=None)

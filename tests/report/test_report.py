@@ -365,7 +365,7 @@ def test_figures_of_the_smoke_preset_are_said_to_mean_nothing(tmp_path, monkeypa
     work = fake_studies(monkeypatch, "ood", "masks", data={"smoke": ["one"], "cpu": ["two"]})
     report_files.write_records(tmp_path, "ood", data=("one",), work=work("ood"))
     said = (
-        "The figures mean nothing: they come from preset smoke, a few steps on tiny data to see "
+        "The numbers mean nothing: they come from preset smoke, a few steps on tiny data to see "
         "that everything works."
     )
     made = build.build(tmp_path)
@@ -374,7 +374,7 @@ def test_figures_of_the_smoke_preset_are_said_to_mean_nothing(tmp_path, monkeypa
     assert f'</h1>\n<p class="warning">{said}</p>' in html.page(made)
     assert f"\n% {said}\n" in latex.document(made)
     report_files.write_records(tmp_path, "masks", data=("two",), work=work("masks"))
-    assert build.build(tmp_path).warning.startswith("The figures of ood mean nothing: ")
+    assert build.build(tmp_path).warning.startswith("The numbers of ood mean nothing: ")
     other = build.build(tmp_path, ["masks"])
     assert other.warning == ""
     assert "mean nothing" not in markdown.document(other) + latex.document(other)
@@ -482,7 +482,7 @@ def test_the_page_says_what_the_report_says(page):
     for told in (
         "On rotated digits GFlowOut is better than MC dropout",
         "Of 3 claims of the paper: 1 reproduced 1 not reproduced 1 not testable here",
-        "Figures of the paper",
+        "Numbers of the paper",
         "Mean ± standard error over 9 runs. Bold: best, the paper's rows apart.",
         "torch 2.13.0 and 2.13.1",
         "gflowout study run robustness --preset cpu --out results/cpu",
@@ -522,14 +522,14 @@ def test_long_lists_of_details_are_folded():
         section = Section(blocks=[Text(["one", "two"]), *texts])
         return html.page(build.Report([build.Part("x", None, section)]))
 
-    assert "<details class" not in made()
+    assert '<details class="more"' not in made()
     folded = made(Text(["<three>"], title="Pair & pair"))
     assert "<summary>Pair &amp; pair</summary><ul><li>&lt;three&gt;</li></ul>" in folded
     assert "<summary>9 sentences: word word" in made(Text(["word " * 99] * 9))
     section = Section(blocks=[Text(["three"], title="Pairs")])
     part = build.Part("ood", report_files.study("ood"), section)
     text = markdown.document(build.Report([part]))
-    assert "<details><summary>Pairs</summary>\n\n- three\n\n</details>" in text
+    assert "three" not in text  # the page has it
 
 
 def test_claims_are_told_by_verdict_and_many_untestable_ones_are_folded():
@@ -545,6 +545,35 @@ def test_claims_are_told_by_verdict_and_many_untestable_ones_are_folded():
     assert "<details" in summary[summary.index("bad") : summary.index("c0")]
 
 
+def test_studies_fold_away_but_for_those_to_open():
+    def folded(**options):
+        parts = [build.Part(name, None, Section(["first", "second"])) for name in "abc"]
+        page = html.page(build.Report(parts, **options))
+        return re.findall(r'<details class="study"( open)?>', page), "Open all studies" in page
+
+    assert folded() == (["", "", ""], True)
+    assert folded(opened=2) == ([" open", " open", ""], True)
+    assert folded(opened=3) == ([" open"] * 3, False)
+
+
+def test_a_single_study_is_open(tmp_path):
+    report_files.write_records(tmp_path)
+    assert build.build(tmp_path).opened == 1
+    report_files.write_records(tmp_path, "another")
+    assert build.build(tmp_path).opened == 0
+
+
+def test_cards_say_what_is_true_and_what_was_predicted():
+    shares = [0.1, 0.6, 0.3]
+    cards = [report_files.Picture("aaaa", title, shares) for title in ("1", "true: 2", "a strip")]
+    block = report_files.Pictures("", ["0", "1", "2"], cards)
+    made = html.page(build.Report([build.Part("x", None, Section(blocks=[block]))]))
+    assert re.findall(r"<b>([^<]+)</b><b class=.(\w+).>([^<]+)</b>", made) == [
+        ("true: 1", "right", "predicted: 1 ✓"), ("true: 2", "wrong", "predicted: 1 ✗"),
+    ]  # fmt: skip
+    assert "<b>a strip</b>" in made
+
+
 def test_sections_without_records_make_a_page_with_an_intro():
     sections = {"One <1>": Section(["a finding"]), "Two": Section(blocks=[Text(["text"])])}
     made = build.of_sections(sections, ["What this is."], range(2), ["gflowout demo"])
@@ -554,7 +583,7 @@ def test_sections_without_records_make_a_page_with_an_intro():
     assert '<p class="lead">What this is.</p>' in summary
     assert "studies" not in summary
     assert "<h2>One &lt;1&gt;</h2>" in page
-    assert "<li>a finding</li>" in page
+    assert '<span class="first">a finding</span>' in page
     assert "<dt>Seeds</dt><dd>0, 1</dd>" in page
     assert "<pre>gflowout demo</pre>" in page
 
@@ -630,8 +659,8 @@ def test_the_paper_alone_is_labelled_as_well():
     table = Table("t", "method", [Column("x", "high")], rows)
     section = Section(blocks=[table])
     made = html.page(build.Report([build.Part("x", None, section)]))
-    assert "Figures of the paper" in made
-    assert "Figures of the paper" in latex.table(table)
+    assert "Numbers of the paper" in made
+    assert "Numbers of the paper" in latex.table(table)
     assert markdown.table(table).count("*paper*") == 2
     assert table.note == "Bold: best."
 
@@ -654,7 +683,7 @@ def test_latex_tables_have_their_cells():
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 2
     assert r"\begin{tabular}{lrrrr}" in text
     assert r"GFlowOut & \textbf{98.5} & \textbf{47.0} {\scriptsize$\pm$ 1.0} & n/a & - \\" in text
-    assert r"\midrule" + "\n" + r"\multicolumn{5}{l}{\emph{Figures of the paper}} \\" in text
+    assert r"\midrule" + "\n" + r"\multicolumn{5}{l}{\emph{Numbers of the paper}} \\" in text
     for line in text.splitlines():
         bare = re.sub(r"\\[\\&%$#_{}]", "", line)
         assert bare.count("{") == bare.count("}")

@@ -13,9 +13,8 @@ from gflowout.report import build, html
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PLOTS = 8
-METHODS = len(report_files.TITLES)
-COLOURS = 9
-"""Of the methods; variants share those of their method."""
+METHODS = 9
+"""Methods with a colour of their own; the others are variants."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def visit(browser, address):
     """Open the page; whatever it says on the console or asks from a network is an error."""
     contexts, faults = [], []
 
-    def go(where=address, width=1200, height=900, **options):
+    def go(where=address, width=1200, height=900, unfold=True, **options):
         context = browser.new_context(
             viewport={"width": width, "height": height},
             offline=True,
@@ -57,10 +56,14 @@ def visit(browser, address):
         page.on("dialog", lambda dialog: (faults.append("a dialog"), dialog.dismiss()))
         page.on(
             "request",
-            lambda request: request.url.startswith((where, "data:")) or faults.append(request.url),
+            lambda request: (
+                request.url.startswith((where.split("#")[0], "data:")) or faults.append(request.url)
+            ),
         )
         page.goto(where)
         page.wait_for_selector("html[data-ready]", state="attached")
+        if unfold and page.locator("#unfold").count():
+            page.locator("#unfold").click()
         return page
 
     yield go
@@ -78,6 +81,31 @@ def boxes(page, selector):
 def shown(page, name):
     """How many drawn series have a name."""
     return page.locator(f".series[data-name={json.dumps(name)}]").count()
+
+
+def test_studies_are_opened_by_a_click_a_link_or_all_at_once(visit, address):
+    page = visit(unfold=False)
+    studies = page.locator("details.study")
+    assert studies.evaluate_all("all => all.map(e => e.open)") == [False] * 3
+    assert page.locator("[data-plot] svg").count() == 0  # drawn when they are opened
+    page.locator("#masks summary h2").click()
+    page.wait_for_selector("#masks [data-plot] svg")
+    page.locator('nav a[href="#robustness"]').click()
+    assert studies.evaluate_all("all => all.map(e => e.open)") == [True, True, False]
+    assert page.locator("[data-plot] svg").count() == PLOTS
+    linked = visit(f"{address}#masks", unfold=False)
+    assert linked.locator("details.study[open]").count() == 1
+    page.locator("#unfold").click()
+    assert page.locator("details.study[open]").count() == 3
+
+
+def test_plots_in_folded_studies_survive_the_switches(visit):
+    page = visit(unfold=False)
+    page.locator("#masks summary h2").click()
+    page.locator('#masks .chip[data-name="Deep ensemble"]').click()
+    page.locator("#robustness summary h2").click()
+    page.wait_for_selector("#robustness [data-plot] svg")
+    assert shown(page, "Deep ensemble") == 0
 
 
 def test_every_plot_is_drawn(visit):
@@ -147,7 +175,7 @@ def test_the_papers_curves_have_a_switch_of_their_own(visit):
     assert page.locator(".series.paper").count() == 1
     page.locator(".chip[data-paper]").click()
     assert page.locator(".series.paper").count() == 0
-    assert shown(page, "GFlowOut") == 5
+    assert shown(page, report_files.TITLES[5]) == 5
 
 
 def test_all_and_none(visit):
@@ -158,7 +186,7 @@ def test_all_and_none(visit):
     assert section.locator(".empty").count() == 4
     assert page.locator("#masks .dot").count() == 300  # groups of the other section stay
     section.get_by_role("button", name="all").click()
-    assert section.locator(".series").count() == 3 * METHODS + 3
+    assert section.locator(".series").count() == 3 * len(report_files.TITLES) + 3
     assert section.locator(".empty").count() == 0
 
 
@@ -237,7 +265,7 @@ def test_tables_are_sorted_and_the_paper_stays_below(visit):
         for each in table.locator("tbody.ours tr[data-index] td:nth-child(4)").all_inner_texts()
     ]
     assert values == sorted(values)
-    assert len(values) == METHODS
+    assert len(values) == len(report_files.TITLES)
     table.locator("th button").nth(1).click()
     values = [
         float(each.split()[0])
@@ -283,7 +311,7 @@ def test_print_unfolds_details(visit, tmp_path):
     section = report_files.Section(blocks=[report_files.Text(["deep inside"], "Details")])
     path = tmp_path / "folded.html"
     path.write_text(html.page(build.Report([build.Part("x", None, section)])), encoding="utf-8")
-    page = visit(path.as_uri())
+    page = visit(path.as_uri(), unfold=False)
     assert page.get_by_text("deep inside").is_hidden()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.get_by_text("deep inside").is_visible()
@@ -297,7 +325,7 @@ def test_narrow_pages_do_not_scroll_sideways(visit, width):
         ".scroll", "all => all.some(e => e.scrollWidth > e.clientWidth + 1)"
     )
     assert wide  # tables scroll in boxes of their own
-    for selector in ("figure", ".card", "section"):
+    for selector in ("figure", "section"):
         right = page.eval_on_selector_all(
             selector, "all => Math.max(...all.map(e => e.getBoundingClientRect().right))"
         )
@@ -323,7 +351,7 @@ def test_names_are_text_whatever_they_say(visit, tmp_path):
         area = page.locator("[data-plot]").nth(index)
         area.scroll_into_view_if_needed()
         area.hover()
-    page.locator("details summary").first.click()
+    page.locator("details[data-figures] summary").first.click()
     assert page.locator("main img, main script, main i").count() == 0
     assert names[1] in page.locator("main").inner_text()
 
@@ -355,7 +383,7 @@ def test_plots_without_figures_say_so(visit, tmp_path):
     )
     for index in range(len(blocks)):
         page.locator("[data-plot]").nth(index).hover()
-        page.locator("details summary").nth(index).click()
+        page.locator("details[data-figures] summary").nth(index).click()
 
 
 def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path):
@@ -372,7 +400,7 @@ def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path)
     path.write_text(html.page(made), encoding="utf-8")
     page = visit(path.as_uri())
     names = "all => all.map(e => e.dataset.name)"
-    shared = page.locator("section > .switches .chip[data-name]").evaluate_all(names)
+    shared = page.locator(".study > .switches .chip[data-name]").evaluate_all(names)
     assert sorted(shared) == sorted(report_files.TITLES)
     for index, cloud in enumerate(clouds, 1):
         figure = page.locator("figure").nth(index)
@@ -380,12 +408,12 @@ def test_plots_of_points_have_switches_and_colours_of_their_own(visit, tmp_path)
         assert chips.evaluate_all(names) == [series.title for series in cloud.series]
         slots = chips.evaluate_all("all => all.map(e => e.dataset.slot)")
         assert len(set(slots)) == 6
-        assert min(map(int, slots)) >= COLOURS  # a method's colour is no point's
+        assert min(map(int, slots)) >= METHODS  # a method's colour is no point's
         drawn = figure.locator(".series").evaluate_all("all => all.map(e => e.classList[1])")
         assert drawn == [f"s{slot}" for slot in slots]
         chips.first.click()
         assert figure.locator(".series").count() == 5
-    assert page.locator("figure").first.locator(".series").count() == METHODS
+    assert page.locator("figure").first.locator(".series").count() == len(report_files.TITLES)
 
 
 OUTSIDE = """all => all.flatMap(svg => {

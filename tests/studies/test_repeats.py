@@ -68,7 +68,7 @@ def test_command(tmp_path: Path) -> None:
         gflowout("study", "run", tmp_path / "toy.yaml", "--out", out, "--engine", "inline")
     said = gflowout("study", "compare", first, second)
     assert said.splitlines()[1].split() == ["toy", "numbers", "2", "2", "0"]
-    assert said.splitlines()[-1] == "2 of 2 runs have the same figures."
+    assert said.splitlines()[-1] == "2 of 2 runs have the same numbers."
 
     assert "Done in one folder alone: 0 and 0 runs" in said
 
@@ -80,7 +80,7 @@ def test_command(tmp_path: Path) -> None:
     for each in second.glob("toy-*.json"):
         each.unlink()
     said = gflowout("study", "compare", first, second, code=2)
-    assert "no run with figures to compare is in both" in said
+    assert "no run with numbers to compare is in both" in said
     assert "nowhere: no such folder" in gflowout("study", "compare", first, "nowhere", code=2)
     plan = first / "runs.jsonl"
     assert "runs.jsonl: not a folder" in gflowout("study", "compare", first, plan, code=2)
@@ -104,7 +104,7 @@ def test_command_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert said[1].split() == ["s", "d", "1", "0", "0.125", "nll", "toy-0"]
     assert said[2].startswith("Some runs were on another kind of processor")
     assert said[3].endswith(f"; failed in {one}: 2; failed in {two}: 1.")
-    assert said[4] == "0 of 1 runs have the same figures."
+    assert said[4] == "0 of 1 runs have the same numbers."
     assert "1 of 1 runs" in gflowout("study", "compare", one, two, "--tolerance", "0.2")
 
 
@@ -118,13 +118,13 @@ def test_damaged_records_do_not_pass(tmp_path: Path) -> None:
     (first / c.name).write_text("")
     said = gflowout("study", "compare", first, second, code=1)
     assert f"Damaged: 1 file in {first} is not a whole record." in said
-    assert "3 of 3 runs have the same figures." in said
+    assert "3 of 3 runs have the same numbers." in said
     a.write_text(a.read_text()[:50])
     b.write_text(b.read_text().replace("valid", "value"))
     said = gflowout("study", "compare", first, second, code=1)
     assert f"Damaged: 2 files in {second} are not whole records." in said
     assert f"Damaged: 1 file in {first} is not a whole record." in said
-    assert "1 of 1 runs have the same figures." in said
+    assert "1 of 1 runs have the same numbers." in said
 
 
 def test_runs_of_the_study_of_cost_are_told_as_left_out(
@@ -143,8 +143,8 @@ def test_runs_of_the_study_of_cost_are_told_as_left_out(
     said = gflowout("study", "compare", one, two)
     assert "1 run of cost has times alone and was left out." in said
     assert "Done in one folder alone: 1 and 0 runs" in said
-    assert "1 of 1 runs have the same figures." in said
+    assert "1 of 1 runs have the same numbers." in said
     made["two"] = times
     said = gflowout("study", "compare", one, two, code=2)
     assert "2 runs of cost have times alone and were left out." in said
-    assert "no run with figures to compare is in both" in said
+    assert "no run with numbers to compare is in both" in said

@@ -151,7 +151,7 @@ def test_section_of_hand_made_records() -> None:
     curves = [block for block in found.blocks if isinstance(block, Curves)]
     assert curves[0].series[0].y == pytest.approx([0.1, 0.2])
     assert found.claims[0].verdict == "tested on a stand-in"
-    assert found.claims[0].why.startswith("Holds on the eICU demo, in the place of the full")
+    assert found.claims[0].why.startswith("Holds on the eICU demo, in place of the full")
     assert "MC dropout" in found.findings[0]
     assert "better than" in found.findings[0]
     assert list(found.data) == ["eicu-demo"]

@@ -216,7 +216,7 @@ def test_ood_tables_and_claims_without_svhn() -> None:
     assert verdict(claims, "against SVHN").verdict == "not testable here"
     assert "SVHN is not among" in verdict(claims, "against SVHN").why
     for words, start in {
-        "stand-in": "Holds on the other CIFAR, in the place of SVHN.",
+        "stand-in": "Holds on the other CIFAR, in place of SVHN.",
         "keeps up": "Does not hold on the other CIFAR",
         "detects poorly": "Holds on the other CIFAR",
     }.items():

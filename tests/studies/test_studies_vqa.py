@@ -344,7 +344,7 @@ def test_section_of_hand_made_records() -> None:
     assert drawn["GFlowOut"].x == [0.0, 1.0, 2.0]
     assert drawn["GFlowOut"].y == pytest.approx([0.515, 0.565, 0.465])
     assert [claim.verdict for claim in found.claims] == ["tested on a stand-in"] * 2
-    assert found.claims[0].why.startswith("Holds on easy-VQA, in the place of VQA v2.")
+    assert found.claims[0].why.startswith("Holds on easy-VQA, in place of VQA v2.")
     assert "better than" in found.findings[0]
     assert list(found.data) == ["easy-vqa"]
 

@@ -51,7 +51,7 @@ class Trained:
     folder: Path
     fingerprints: Mapping[str, str]  # checksum of each part of the data it was trained on
     result: FitResult | None = None  # None where the model was loaded
-    task: Task | None = field(default=None, repr=False)  # likewise; data() reads it
+    task: Task | None = field(default=None, repr=False)  # None until data() reads it
 
 
 def train(

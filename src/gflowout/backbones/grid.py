@@ -105,7 +105,7 @@ class PatchGrid(nn.Module):
 class ImageMCAN(nn.Module):
     """An encoder of images in front of MCAN, trained together.
 
-    Takes grid features in the place of images, too, so that they can be changed on the way:
+    Takes grid features in place of images, too, so that they can be changed on the way:
     ``net(net.encoder(images) + noise, tokens)``. This works on the wrapped network as well. No
     region counts as padding.
 

@@ -159,7 +159,7 @@ def run(
     rows = reached(shown)
     if rows:
         console.print(targets_grid(rows))
-    console.print(f"All figures, with quartiles: {out}", highlight=False)
+    console.print(f"All numbers, with quartiles: {out}", highlight=False)
     with contextlib.nullcontext() if plot is not None else contextlib.suppress(ImportError):
         draw_plot(shown, out.with_suffix(".png") if plot is None else Path(plot))
 

@@ -19,12 +19,30 @@ app = typer.Typer(
     name="gflowout",
     cls=Commands,
     help="A learned posterior over dropout masks for any PyTorch model.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
 studies = typer.Typer(help="Studies that compare the methods.", cls=Commands, no_args_is_help=True)
+
+
+START = f"""gflowout {gflowout.__version__}: a learned posterior over dropout masks
+
+What to do next
+  gflowout demo                                  all methods on digits, about 2 minutes
+  gflowout train --data patients.csv --set data.target=died --out runs/patients
+                                                 a model with uncertainty for your table
+  gflowout data list                             data sets to download and check
+  gflowout report results/cpu -o report.html     what was measured, as a page
+
+In Python, for your own model (net, and x, a batch of its inputs)
+  import gflowout as gfo
+  gfo.sites(net, "*")                            names of layers that can be masked
+  model = gfo.wrap(net, "mc", ["layer1"], likelihood="classification", example=(x[:2],))
+
+All commands: gflowout --help"""
+"""What ``gflowout`` says without a command."""
 
 
 def _version(wanted: bool) -> None:
@@ -35,11 +53,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
+    context: typer.Context,
     version: Annotated[
         bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(START)
 
 
 @app.command(epilog=examples("demo", "demo --seeds 10 --out page.html", "demo --quick"))
@@ -58,13 +78,14 @@ def demo(
         int | None, Option(min=1, help="Processes, one thread each. Default: 2, with --quick 1.")
     ] = None,
 ) -> None:
-    """Compare all methods on handwritten digits; print a table, write a page with pictures.
+    """Compare all methods on handwritten digits; print a table and a conclusion, write a page.
 
     Trains every method with several seeds on scikit-learn's digits, and measures accuracy,
     calibration and uncertainty on test digits, rotated digits and patches of photographs. Takes
     about two minutes on two cores. Nothing is downloaded.
     """
     writable(out)
+    typer.echo("Training all methods on handwritten digits: about two minutes on two cores.")
     with explained():
         from gflowout.report import build, html
         from gflowout.studies import demo, demo_section

@@ -99,7 +99,7 @@ def compare(
             how = "has times alone and was" if timed == 1 else "have times alone and were"
             typer.echo(f"{counted(timed, 'run')} of {TIMES} {how} left out.")
         if not groups:
-            raise ValueError(f"no run with figures to compare is in both {first} and {second}")
+            raise ValueError(f"no run with numbers to compare is in both {first} and {second}")
         rows = [["study", "data", "in both", "same", "largest difference", "of", "in"]]
         for group in groups:
             numbers = [str(group.runs), str(group.same), f"{group.largest:.3g}"]
@@ -118,7 +118,7 @@ def compare(
                 what = "is not a whole record" if count == 1 else "are not whole records"
                 typer.echo(f"Damaged: {counted(count, 'file')} in {folder} {what}.")
         same, runs = sum(group.same for group in groups), sum(group.runs for group in groups)
-        typer.echo(f"{same} of {runs} runs have the same figures.")
+        typer.echo(f"{same} of {runs} runs have the same numbers.")
         if same < runs or any(damaged.values()):
             raise typer.Exit(1)
 

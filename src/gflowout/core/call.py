@@ -137,7 +137,7 @@ class BoundCall(Call):
         return folded
 
     def real_positions(self) -> Tensor | None:
-        """Positions that are no padding, [batch or 1, tokens] of bool; ``None`` if all count."""
+        """Positions that are real tokens, [batch or 1, tokens] of bool; ``None`` if all count."""
         name = self.spec.padding
         if name is None or name not in self.tensors:
             return None

@@ -42,8 +42,8 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
         dropouts = [name for name, module in modules.items() if isinstance(module, DROPOUTS)]
         if not dropouts and not empty:
             raise ValueError(
-                "sites=None turns every nn.Dropout* of the backbone into a site, but it has none; "
-                f"name the submodules whose output is to be masked: {_listed(modules)}"
+                "sites=None turns every nn.Dropout* of the backbone into a site, but "
+                f"{type(backbone).__name__} has none: {_suggestion(modules)}"
             )
         return {name: Units() for name in dropouts}
     if isinstance(sites, str) or not isinstance(sites, Sequence | Mapping):
@@ -55,7 +55,7 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
             f"their units or to gfo.Units, or None, got {type(sites).__name__}"
         )
     if not sites and not empty:
-        raise ValueError("sites is empty: name at least one submodule, or pass None")
+        raise ValueError(f"sites is empty: {_suggestion(modules)}")
     resolved: dict[str, Units] = {}
     for pattern in sites:
         if not isinstance(pattern, str):
@@ -85,6 +85,23 @@ def find_sites(backbone: nn.Module, sites: SiteNames, empty: bool = False) -> di
         )
     _warn_of_norms(backbone, modules, resolved)
     return resolved
+
+
+def _suggestion(modules: Mapping[str, nn.Module]) -> str:
+    """What to write instead of no site: activations, else all layers with weights but the last."""
+    leaves = {name: module for name, module in modules.items() if not any(module.children())}
+    names = [
+        name
+        for name, module in leaves.items()
+        if type(module).__module__ == nn.ReLU.__module__ and "Softm" not in type(module).__name__
+    ] or [name for name, module in leaves.items() if hasattr(module, "weight")][:-1]
+    if not names:
+        return f"name submodules whose output is to be masked ({_listed(modules)}), or 'input'"
+    more = f" (there are {len(names)})" if len(names) > 4 else ""
+    return (
+        f"try sites={names[:4]}{more} to mask hidden units, or sites=['input'] to learn which "
+        "inputs matter"
+    )
 
 
 def _outermost(names: Iterable[str]) -> list[str]:

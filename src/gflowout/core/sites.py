@@ -82,7 +82,7 @@ class Site:
 
         Args:
             activation: Any number of copies of the batch, one after the other.
-            real: Which positions are no padding, [batch or 1, tokens] of bool. The average
+            real: Which positions are real tokens, [batch or 1, tokens] of bool. The average
                 of a row without any is 0.
 
         Examples:
@@ -277,7 +277,7 @@ def mean_of_real(values: Tensor, real: Tensor, batch_axis: int, axis: int) -> Te
     """Average over one axis, for every example over its real positions alone; 0 without any.
 
     ``values`` are any number of copies of the batch, one after the other on ``batch_axis``;
-    ``real`` is true where a position is no padding, [batch or 1, positions].
+    ``real`` is true where a position is a real token, [batch or 1, positions].
 
     Examples:
         >>> values = torch.tensor([[1.0, 3.0, 8.0], [1.0, 3.0, 8.0]])

@@ -26,7 +26,7 @@ class Conditions:
         noise: Source of random numbers.
         given: Masks to score instead of drawing, one [rows, units] per site.
         batch: Examples in one copy of the batch, set at the first site.
-        real: Which positions are no padding, [batch or 1, tokens] of bool, in one copy of the
+        real: Which positions are real tokens, [batch or 1, tokens] of bool, in one copy of the
             batch; ``None`` if all count.
         label: Encoded labels, [batch, label size]; in training passes only.
         copies: Copies of the batch in the pass.

@@ -43,7 +43,7 @@ def wrap(
             complete. Options then go into the object, not into ``wrap``.
         sites: Names or glob patterns of submodules whose output is masked (``*`` crosses dots; of
             nested matches of a pattern the outermost; see :func:`sites`); ``"input"`` for the
-            input itself; a mapping from these to the axis of the units, where it cannot be told, or
+            input itself; a mapping from these to the axis of the units, where it is ambiguous, or
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
             ``nn.Dropout*``. ``"none"`` also takes ``()``, for the module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,

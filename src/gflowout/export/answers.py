@@ -86,7 +86,7 @@ def check_fit(decisions: Sequence[Decision], pred: Predictive) -> None:
 def values(
     pred: Predictive, decisions: Sequence[Decision], scale: tuple[float, float] | None
 ) -> dict[str, Tensor]:
-    """All answers by name, with margins in the place of yes or no; see :func:`decided`.
+    """All answers by name, with margins in place of yes or no; see :func:`decided`.
 
     A decision is about the prediction after the scalers before it. See :class:`Deployed` for
     ``scale``.

@@ -166,7 +166,7 @@ class Deployed(nn.Module):
         return answers.decided(self.values(inputs))
 
     def values(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same with margins in the place of ``set`` and ``defer``, yes where above 0.
+        """The same with margins in place of ``set`` and ``defer``, yes where above 0.
 
         Args:
             inputs: By name, as in ``example``.

@@ -107,7 +107,7 @@ def export(
         samples: Draws of masks, fixed in the file; 20 as in ``predict``.
         masks: Take masks instead of a seed: ``masks_0`` for the first site and so on, each
             [samples, batch, units], as in ``Predictive.masks``.
-        prepare: A module that goes before the model in the file and maps what the file takes to the
+        prepare: A module that precedes the model in the file and maps what the file takes to the
             model's one argument, such as the scaling of an image; ``example`` is then a call of it.
         scale: Mean and standard deviation of a regression's labels, if these were standardised:
             answers are then in the labels' own units.

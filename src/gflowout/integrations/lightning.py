@@ -112,8 +112,9 @@ class MaskedMixin(lightning.LightningModule):
             seed: Of these draws. A prediction depends on it and on the number of its batch.
             generator_lr: Learning rate of the mask generators; that of your own
                 ``configure_optimizers`` if not given.
-            log_z_lr: Learning rate of the estimate of log Z, likewise.
-            label_noise_lr: Learning rate of a learned rate of label noise, likewise; 3e-2 is good.
+            log_z_lr: Learning rate of the estimate of log Z; same default.
+            label_noise_lr: Learning rate of a learned rate of label noise; same default, 3e-2 is
+                good.
             unpack: Takes a batch apart into positional arguments of the network, keyword arguments
                 and labels. Not needed for ``(input, ..., labels)`` and mappings with ``labels``.
             disagreement: Term that is added to the loss, such as ``gfo.Disagreement(0.1)``.

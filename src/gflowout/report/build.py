@@ -13,6 +13,7 @@ from typing import Any
 from gflowout.core import checks
 from gflowout.core.text import counted
 from gflowout.report import summary
+from gflowout.report.headline import Headline, headline
 from gflowout.runs import Run, environment, records
 from gflowout.runs.work import current_name
 from gflowout.studies.framework.content import Block, Claim, Section
@@ -68,6 +69,15 @@ class Facts:
     commands: Sequence[str] = ()  # that reproduce the report
 
     @property
+    def data_names(self) -> list[str]:
+        """Names of data with their parts: "mnist (train, test)" for "mnist, train" and so on."""
+        parts: dict[str, list[str]] = {}
+        for name in self.data:
+            own, _, part = name.partition(", ")
+            parts.setdefault(own, []).extend([part] if part else [])
+        return [f"{own} ({', '.join(names)})" if names else own for own, names in parts.items()]
+
+    @property
     def packages(self) -> str:
         """Names of packages with their versions."""
         return ", ".join(
@@ -83,6 +93,8 @@ class Report:
     facts: Facts = field(default_factory=Facts)
     groups: Sequence[summary.Group] = ()  # numbers of the user's own studies, for plain tables
     intro: Sequence[str] = ()  # sentences at the top, in place of a summary of all parts
+    opened: int = 0  # how many parts a page shows unfolded
+    headline: Headline | None = None  # of the paper's studies and our own, where they compare
 
     @property
     def blocks(self) -> list[Block]:
@@ -107,7 +119,7 @@ class Report:
             return ""
         whose = f" of {', '.join(tiny)}" if len(tiny) < len(self.parts) else ""
         return (
-            f"The figures{whose} mean nothing: they come from preset smoke, a few steps on tiny "
+            f"The numbers{whose} mean nothing: they come from preset smoke, a few steps on tiny "
             "data to see that everything works."
         )
 
@@ -138,7 +150,8 @@ def build(folder: str | Path, studies: Sequence[str] = (), metrics: Sequence[str
         own = by_study[name, False]
         section = summary.section(own, [group for group in groups if group.study == name])
         parts.append(_part(name, None, section, own))
-    return Report(parts, _facts(folder, done, parts), groups)
+    first = headline(record for name in papers for record in by_study[name, True])
+    return Report(parts, _facts(folder, done, parts), groups, (), int(len(parts) == 1), first)
 
 
 def of_sections(
@@ -155,7 +168,7 @@ def of_sections(
         commands=commands,
     )
     parts = [Part(title, None, section) for title, section in sections.items()]
-    return Report(parts, facts, intro=intro)
+    return Report(parts, facts, intro=intro, opened=2)
 
 
 def read(folder: Path, studies: Sequence[str] = ()) -> list[dict[str, Any]]:

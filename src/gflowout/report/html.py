@@ -22,6 +22,7 @@ import jinja2
 
 import gflowout
 from gflowout.core.text import duration
+from gflowout.report import headline
 from gflowout.report.build import Part, Report
 from gflowout.studies.framework import content
 from gflowout.studies.framework.arms import ARMS
@@ -46,7 +47,8 @@ _OWN = {name: slot for slot, arm in enumerate(_MAIN) for name in (arm.label, arm
 
 def page(report: Report, title: str = "") -> str:
     """The text of the page; its title is by default one that fits the studies."""
-    slots = slots_of(name for part in report.parts for name in drawn_names(part.section))
+    names = [name for part in report.parts for name in drawn_names(part.section)]
+    slots = slots_of([*names, *(headline.SHOWN.values() if report.headline else ())])
     plots: dict[str, Any] = {}
     sections = [_section(part, slots, plots) for part in report.parts]
     papers = any(part.study is not None for part in report.parts)
@@ -58,11 +60,10 @@ def page(report: Report, title: str = "") -> str:
     template = _environment().get_template("page.html.jinja")
     return template.render(
         version=gflowout.__version__,
-        title=title or ("GFlowOut, measured again" if papers else "What came out"),
+        title=title or (headline.QUESTION if report.headline else "What came out"),
         report=report,
         facts=report.facts,
         papers=papers,
-        single=len(report.parts) == 1 and not papers,
         glossary=_glossary(report, tables, slots),
         methods={
             row.title
@@ -75,6 +76,7 @@ def page(report: Report, title: str = "") -> str:
             verdict: [pair for pair in report.claims if pair[1].verdict == verdict]
             for verdict in get_args(content.Verdict)
         },
+        pictures=_pictures(report, slots),
         sections=sections,
         plots=plots,
         script=script,
@@ -99,6 +101,7 @@ def environment(filters: Mapping[str, Any], **options: Any) -> jinja2.Environmen
 def _environment() -> jinja2.Environment:
     filters = {
         "anchor": anchor,
+        "answer": answer,
         "bars": bars,
         "css_class": lambda text: re.sub(r"[^a-z]+", "-", text.lower()),
         "duration": duration,
@@ -106,7 +109,7 @@ def _environment() -> jinja2.Environment:
     }
     html = environment(filters, autoescape=True, keep_trailing_newline=True)
     html.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    html.globals |= {"FOLDED": content.FOLDED, "light": LIGHT, "dark": DARK}
+    html.globals |= {"NOTE": headline.NOTE, "light": LIGHT, "dark": DARK}
     return html
 
 
@@ -141,6 +144,40 @@ def _section(part: Part, slots: Mapping[str, int], plots: dict[str, Any]) -> dic
     return {"part": part, "chips": chips, "paper": content.PAPER in sources, "rows": rows}
 
 
+def _pictures(report: Report, slots: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The pictures of the headline, with places from 0 to 100 % of the width of a row."""
+    pictures = []
+    for picture in report.headline.pictures if report.headline else ():
+        low, high = picture.ends
+        scale = 100 / ((high - low) or 1)
+        rows = [
+            {
+                "label": label,
+                "marks": [
+                    {
+                        "title": headline.SHOWN[arm],
+                        "text": "{:+.1f} % ({:+.1f} to {:+.1f})".format(*row[arm][:3]),
+                        "slot": slots[headline.SHOWN[arm]],
+                        "at": scale * (row[arm].mean - low),
+                        "start": scale * (row[arm].low - low),
+                        "width": scale * (row[arm].high - row[arm].low),
+                    }
+                    for arm in picture.arms
+                    if arm in row
+                ],
+            }
+            for label, row in picture.rows.items()
+        ]
+        pictures.append({
+            "where": picture.panel.where,
+            "rows": rows,
+            "names": [(headline.SHOWN[arm], slots[headline.SHOWN[arm]]) for arm in picture.arms],
+            "ends": (low, high),
+            "zero": -scale * low,
+        })  # fmt: skip
+    return pictures
+
+
 def anchor(part: Part) -> str:
     """A name for links, from the study's name, which may be any text."""
     if part.study is not None:
@@ -159,27 +196,51 @@ def in_order(block: content.Pictures) -> list[content.Picture]:
     return sorted(block.pictures, key=lambda picture: picture.uncertainty or 0.0)
 
 
+def truth(picture: content.Picture, classes: Sequence[str]) -> int | None:
+    """The true class of a picture, if its title names one."""
+    title = picture.title.strip().lower().removeprefix("true: ")
+    names = [str(name).lower() for name in classes]
+    return names.index(title) if title in names else None
+
+
+def answer(picture: content.Picture, classes: Sequence[str]) -> dict[str, Any]:
+    """What a card says: what is true, what was predicted, and whether it is right if that is known.
+
+    Examples:
+        >>> answer(content.Picture("", "true: b", [0.7, 0.3]), ["a", "b"])
+        {'title': 'true: b', 'predicted': 'a', 'right': False}
+        >>> answer(content.Picture("", "a photo", [0.7, 0.3]), ["a", "b"])
+        {'title': 'a photo', 'predicted': 'a', 'right': None}
+    """
+    true, shares = truth(picture, classes), picture.probabilities
+    if not shares:
+        return {"title": picture.title, "predicted": None, "right": None}
+    most = max(range(len(shares)), key=shares.__getitem__)
+    name = str(classes[most]) if most < len(classes) else str(most)
+    title = picture.title if true is None else f"true: {classes[true]}"
+    return {"title": title, "predicted": name, "right": None if true is None else most == true}
+
+
 def bars(picture: content.Picture, classes: Sequence[str]) -> list[dict[str, Any]]:
     """The most probable classes and the true one; the last bar is the sum of all others.
 
     A bar has a share, and the ends of a whisker if the spread is known.
     """
-    title = picture.title.strip().lower()
     names = [str(name) for name in classes]
-    truth = [i for i, name in enumerate(names) if title in (name.lower(), f"true: {name.lower()}")]
+    true = truth(picture, classes)
     shares = picture.probabilities
     order = sorted(range(len(shares)), key=lambda index: -shares[index])
     shown = order[:SHOWN]
-    if truth and truth[0] < len(order) and truth[0] not in shown:
-        shown[-1] = truth[0]
+    if true is not None and true < len(order) and true not in shown:
+        shown[-1] = true
     rows = []
     for index in shown:
         share = min(1.0, max(0.0, shares[index]))
         spread = picture.spread[index] if index < len(picture.spread) else 0.0
         whisker = (max(0.0, share - spread), min(1.0, share + spread)) if spread > 0 else None
         name = names[index] if index < len(names) else str(index)
-        true = index in truth[:1]
-        rows.append({"name": name, "share": share, "whisker": whisker, "true": true})
+        row = {"name": name, "share": share, "whisker": whisker, "true": index == true}
+        rows.append(row)
     if len(shown) < len(order):
         rest = 1 - sum(shares[index] for index in shown)
         rows.append({"name": "others", "share": rest, "true": False, "rest": True})

@@ -1,11 +1,13 @@
-"""A report as Markdown: sentences and tables, for documents and terminals. Plots are left out."""
+"""A report as Markdown: sentences and tables, for documents and terminals.
+
+Plots and folded details are left out: the page has them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from functools import cache
-from html import escape
 
 import jinja2
 
@@ -13,6 +15,7 @@ from gflowout.core.text import counted, duration, markdown_table
 from gflowout.core.text import markdown as _escape
 from gflowout.report import summary
 from gflowout.report.build import Report
+from gflowout.report.headline import QUESTION
 from gflowout.report.html import environment
 from gflowout.studies.framework.content import OURS, PLOTS, Figure, Table, Text
 
@@ -27,8 +30,8 @@ def document(report: Report) -> str:
 @cache
 def _template() -> jinja2.Template:
     filters = {
-        "by_name": _by_name, "counted": counted, "duration": duration, "html": escape,
-        "fenced": _fenced, "md": _escape, "table": table,
+        "counted": counted, "duration": duration, "fenced": _fenced,
+        "md": _escape, "table": table,
     }  # fmt: skip
     markdown = environment(filters)
     markdown.tests |= {
@@ -36,6 +39,7 @@ def _template() -> jinja2.Template:
         "table": lambda block: isinstance(block, Table),
         "text": lambda block: isinstance(block, Text),
     }
+    markdown.globals["QUESTION"] = QUESTION
     return markdown.get_template("report.md.jinja")
 
 
@@ -72,12 +76,3 @@ def _fenced(lines: Iterable[str], language: str = "") -> str:
     code = "\n".join(lines)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
     return f"{fence}{language}\n{code}\n{fence}"
-
-
-def _by_name(data: Iterable[str]) -> list[str]:
-    """Names of data with their parts: "mnist (train, test)" for "mnist, train", "mnist, test"."""
-    parts: dict[str, list[str]] = {}
-    for name in data:
-        own, _, part = name.partition(", ")
-        parts.setdefault(own, []).extend([part] if part else [])
-    return [f"{own} ({', '.join(names)})" if names else own for own, names in parts.items()]

@@ -36,7 +36,7 @@ ALL = "all"
 TEXTS = entry(f"{NAME}.texts")
 REFERENCE = "mc"
 DATA = {"mlp": "MLP", "resnet18": "ResNet-18"}
-"""Networks, in the place of the data of other studies."""
+"""Networks, in place of the data of other studies."""
 ACTIONS = {"train": "training step", "predict": "prediction"}
 _CONTROLS = {label for labels in CONTROLS.values() for label in labels}  # cost what others do
 TITLES = {

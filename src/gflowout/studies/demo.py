@@ -41,6 +41,8 @@ DRAWS = 20
 BATCH = 100
 LEARNING_RATE = 5e-3
 VALIDATE_EVERY = 2
+EXAMPLES = 4
+"""Images of each kind on the page."""
 ANGLES = tuple(range(0, 181, 20))
 SITES = ("hidden.0.act", "hidden.1.act")
 
@@ -84,8 +86,9 @@ class Run:
     """The results of one training run on its test digits.
 
     ``probabilities`` [test, classes] are averages over the draws and ``spread``
-    [2, test, classes] their 5 % and 95 % quantiles. ``entropies`` has the predictive entropy of
-    each image by kind of data; ``angle_accuracy`` and ``angle_entropy`` are means by ``ANGLES``.
+    [2, test, classes] their 5 % and 95 % quantiles. By kind of data, ``entropies`` has the
+    predictive entropy of each image and ``examples`` the mean probabilities of the first few.
+    ``angle_accuracy`` and ``angle_entropy`` are means by ``ANGLES``.
     """
 
     method: str
@@ -96,6 +99,7 @@ class Run:
     probabilities: NDArray[np.float32]
     spread: NDArray[np.float32]
     entropies: dict[str, NDArray[np.float32]]
+    examples: dict[str, NDArray[np.float32]]
     angle_accuracy: list[float]
     angle_entropy: list[float]
 
@@ -285,6 +289,7 @@ def _measure(model: Model, method: str, seed: int, digits: Split) -> Run:
     turned = predict(rotated(images, seed))
     photos = predict(photo_patches(len(images), seed))
     at_angle = [predict(rotate(images, torch.full((len(images),), a))) for a in ANGLES]
+    kinds = {"test digits": test, "rotated digits": turned, "photo patches": photos}
     spread = test.samples.quantile(torch.tensor([0.05, 0.95]), 0)
     moved = {f"rotated_{key}": value for key, value in known_scores(turned, labels).items()}
     return Run(
@@ -295,11 +300,8 @@ def _measure(model: Model, method: str, seed: int, digits: Split) -> Run:
         labels=labels.numpy(),
         probabilities=test.mean.numpy(),
         spread=spread.numpy(),
-        entropies={
-            "test digits": test.entropy().numpy(),
-            "rotated digits": turned.entropy().numpy(),
-            "photo patches": photos.entropy().numpy(),
-        },
+        entropies={kind: pred.entropy().numpy() for kind, pred in kinds.items()},
+        examples={kind: pred.mean[:EXAMPLES].numpy() for kind, pred in kinds.items()},
         angle_accuracy=[metrics.accuracy(pred.mean, labels).item() for pred in at_angle],
         angle_entropy=[pred.entropy().mean().item() for pred in at_angle],
     )

@@ -39,8 +39,14 @@ TEXTS = entry("demo.texts")
 INTRO = (TEXTS["intro"],)
 CARDS = 6
 """Digits on the page, the hardest."""
-STRIP = 10
-"""Images in a row of examples."""
+SHOWN = "gflowout"
+"""The method whose predictions are the first picture."""
+CONCLUDED = {
+    "nll": "Lowest NLL on test digits",
+    "rotated_nll": "Lowest NLL on rotated digits",
+    "auroc": "Photos told best from digits",
+}
+"""Scores that the conclusion is about."""
 FEW = 10
 """Bins with fewer predictions are not drawn: their accuracy would be noise."""
 BARS = 5
@@ -61,12 +67,17 @@ def run(settings: Settings, console: Console | None = None) -> dict[str, Section
     }
     notes = describe(settings, time.perf_counter() - start)
     sentences = findings(scores, settings.seeds)
+    last = conclusion(scores)
     console.print(grid(scores))
-    for line in (*notes, "", *(f"- {sentence}" for sentence in sentences)):
+    for line in (*notes, "", last):
         console.print(line, highlight=False)
+    pairs = content.Text(sentences, f"Each method against {BASELINE}")
+    page = sections(runs)
+    first, *others = page
     return {
-        "The numbers": Section(sentences, [table(scores), content.Text(notes)]),
-        **sections(runs),
+        first: page[first],
+        "The numbers": Section([last], [table(scores), content.Text(notes), pairs]),
+        **{title: page[title] for title in others},
     }
 
 
@@ -111,8 +122,55 @@ def grid(scores: Scores) -> Grid:
 def table(scores: Scores) -> content.Table:
     """The same table for the page."""
     rows = [Row(name, [cell(values[key]) for key in METRICS]) for name, values in scores.items()]
-    columns = list(METRICS.values())
-    return content.Table("All methods on three kinds of images", "method", columns, rows)
+    columns, names = list(METRICS.values()), list(scores)
+    ties = {
+        (names.index(name), place)
+        for place, key in enumerate(METRICS)
+        for name in best(scores, key)
+    }
+    title = "All methods on three kinds of images"
+    return content.Table(title, "method", columns, rows, ties=frozenset(ties))
+
+
+def best(scores: Scores, key: str) -> list[str]:
+    """The method with the best mean, and then those that are not significantly different from it.
+
+    Differences are paired by seed, with Holm correction. With one seed only the best is told; none
+    where all are the same.
+    """
+    means = {name: mean_error(list(values[key]))[0] for name, values in scores.items()}
+    means = {name: mean for name, mean in means.items() if not math.isnan(mean)}
+    if len(set(means.values())) < 2:
+        return []
+    better = METRICS[key].better or "high"
+    top = (max if better == "high" else min)(means, key=means.__getitem__)
+    tests = statistics.holm(
+        {
+            name: statistics.paired(scores[name][key], scores[top][key], better)
+            for name in means
+            if name != top
+        }
+    )
+    return [top, *(name for name, test in tests.items() if test.firm == "no difference seen")]
+
+
+def conclusion(scores: Scores) -> str:
+    """Which methods are best at the three kinds of images, and which are never behind the best.
+
+    Examples:
+        >>> mc = {key: [0.5, 0.6, 0.7] for key in METRICS}
+        >>> none = {key: [0.1, 0.2, 0.3] for key in METRICS}
+        >>> conclusion({"mc": mc, "none": none})
+        'Lowest NLL on test digits: none. Lowest NLL on rotated digits: none. Photos told best from
+        digits: mc. Never significantly behind the best of the three: no method.'
+    """
+    ranked = {key: best(scores, key) or list(scores) for key in CONCLUDED}
+    parts = [
+        f"{text}: {(best(scores, key) or ['no difference'])[0]}." for key, text in CONCLUDED.items()
+    ]
+    every = [name for name in scores if all(name in names for names in ranked.values())]
+    last = f"Never significantly behind the best of the three: {', '.join(every) or 'no method'}."
+    return " ".join([*parts, last])
 
 
 def findings(scores: Scores, seeds: int) -> list[str]:
@@ -172,9 +230,9 @@ def sections(runs: Sequence[Run]) -> dict[str, Section]:
     """The page's plots and pictures, by title of the section."""
     first = [run for run in runs if run.seed == runs[0].seed]
     seeds = counted(len({run.seed for run in runs}), "seed")
-    values = {"few": FEW, "seeds": seeds, "seed": first[0].seed, "others": BARS - 1}
+    values = {"few": FEW, "seeds": seeds, "seed": first[0].seed, "others": BARS - 1, "shown": SHOWN}
     blocks: dict[str, Sequence[Block]] = {
-        "examples": [_examples(first[0])],
+        "examples": _examples(next(run for run in first if run.method == SHOWN)),
         "reliability": [_reliability(runs, method) for method in demo.METHODS],
         "entropy": [_entropies(runs, method) for method in demo.METHODS],
         "angles": [_by_angle(runs, "accuracy"), _by_angle(runs, "entropy")],
@@ -187,15 +245,29 @@ def sections(runs: Sequence[Run]) -> dict[str, Section]:
     return page
 
 
-def _examples(run: Run) -> content.Pictures:
+def _examples(run: Run) -> list[Block]:
+    """A few images of each kind, and what one method says of them."""
+    count = demo.EXAMPLES
     turned = demo.rotated(torch.as_tensor(run.images), run.seed).numpy()
-    kinds = {
-        "Test digits: like those of the training.": run.images,
-        "Rotated digits: the same ones, by up to 90° either way.": turned,
-        "Photo patches: not digits at all.": demo.photo_patches(STRIP, run.seed).numpy(),
+    images = {
+        "test digits": run.images,
+        "rotated digits": turned,
+        "photo patches": demo.photo_patches(count, run.seed).numpy(),
     }
-    pictures = [content.Picture(png(some[:STRIP]), text, ()) for text, some in kinds.items()]
-    return content.Pictures("Three kinds of images", (), pictures)
+    classes = [str(name) for name in range(demo.CLASSES)]
+    blocks: list[Block] = []
+    for kind, title in TEXTS["kinds"].items():
+        pictures = [
+            content.Picture(
+                png(images[kind][row : row + 1]),
+                "no digit" if kind == "photo patches" else f"true: {run.labels[row]}",
+                run.examples[kind][row].tolist(),
+                uncertainty=float(run.entropies[kind][row]),
+            )
+            for row in range(count)
+        ]
+        blocks.append(content.Pictures(title, classes, pictures))
+    return blocks
 
 
 def _reliability(runs: Sequence[Run], method: str) -> Curves:

@@ -317,7 +317,7 @@ def _area(records: Sequence[Record], data: str) -> str:
 
 
 def claims(records: Sequence[Record], names: Sequence[str]) -> list[Claim]:
-    """All that was promised, and what became of it."""
+    """All that was promised, and what was found."""
     return [
         claim(records, data)
         for data in JUDGED

@@ -261,7 +261,7 @@ def _pictures(own: Sequence[Record], data: str) -> list[Block]:
 
 
 def claims(records: Sequence[Record], names: Sequence[str]) -> list[Claim]:
-    """All that was promised, and what became of it."""
+    """All that was promised, and what was found."""
     if OURS not in TITLES:
         return []
     above = [

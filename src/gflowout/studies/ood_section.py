@@ -115,7 +115,7 @@ def _by_arm(records: Sequence[Record], data: str, metric: str) -> dict[str, floa
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
-    """What the paper says of detection, and what became of it."""
+    """What the paper says of detection, and what was found."""
     # SVHN where it was run, else the other CIFAR.
     used = {d: "svhn" if "svhn" in _others(records, d) else _OTHER[d] for d in CIFAR}
     scale = images_section.scale(records)

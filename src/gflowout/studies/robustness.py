@@ -204,7 +204,7 @@ def shown_pictures(records: Iterable[Record], data: str) -> list[Pictures]:
 
 
 def claims(records: Sequence[Record]) -> list[Claim]:
-    """What the paper says of robustness, and what became of it."""
+    """What the paper says of robustness, and what was found."""
     rotated = {TITLES[data]: (data, "rotated/accuracy") for data in DATA}
     margins = {
         TITLES[data]: {arm: PAPER[data]["gflowout"][1] - turned for arm, (_, turned) in own.items()}

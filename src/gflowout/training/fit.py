@@ -115,7 +115,8 @@ def fit(
     Raises:
         DivergedError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
-        TerminatedError: After SIGTERM, at the end of the epoch if that is near; likewise.
+        TerminatedError: After SIGTERM, at the end of the epoch if that is near; complete epochs
+            are in the folder.
 
     Examples:
         >>> import torch

@@ -126,7 +126,7 @@ const Axes = (() => {
     return { count: 0 };
   }
 
-  const empty = (plot) => (plot.series.some((each) => each.y.some(known)) ? "All are switched off." : "No figures yet.");
+  const empty = (plot) => (plot.series.some((each) => each.y.some(known)) ? "All are switched off." : "No numbers yet.");
 
   return { add, known, shape, show, both, ticks, tickText, scale, padded, least, most, wide, fitted, sheet, yTicks,
     yAxis, nothing, empty };

@@ -81,21 +81,44 @@
     });
   }
 
+  // A plot in a folded study is drawn when it is opened: until then it has no width.
   const areas = [...document.querySelectorAll("[data-plot]")];
-  redraw(areas);
+  const visible = (area) => area.checkVisibility();
+  redraw(areas.filter(visible));
   areas.forEach(listen);
   const watch = new ResizeObserver((entries) => {
-    redraw(entries.map(({ target }) => target)
-      .filter((area) => Math.abs(area.clientWidth - drawn.get(area).width) > 1));
+    redraw(entries.map(({ target }) => target).filter((area) =>
+      visible(area) && Math.abs(area.clientWidth - (drawn.get(area)?.width ?? 0)) > 1));
   });
   areas.forEach((area) => watch.observe(area));
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
   addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details.more")) details.open = true;
+    for (const details of document.querySelectorAll("details.more, details.study")) openUp(details);
   });
 
-  // The figures of a plot are written when they are asked for.
+  // Studies: unfolded one by one, all at once, or by a link to them.
+
+  const studies = [...document.querySelectorAll("details.study")];
+  function openUp(details) {
+    details.open = true;
+    redraw(areas.filter((area) => details.contains(area) && !drawn.has(area)));
+  }
+  for (const details of studies)
+    details.addEventListener("toggle", () => { if (details.open) openUp(details); });
+  const unfold = document.getElementById("unfold");
+  if (unfold) {
+    unfold.hidden = false;
+    unfold.addEventListener("click", () => studies.forEach(openUp));
+  }
+  const reveal = (hash) => studies
+    .filter((details) => hash && details.parentElement.id === hash.slice(1)).forEach(openUp);
+  for (const link of document.querySelectorAll('a[href^="#"]'))
+    link.addEventListener("click", () => reveal(link.hash));
+  addEventListener("hashchange", () => reveal(location.hash));
+  reveal(location.hash);
+
+  // The numbers of a plot are written when they are asked for.
   for (const details of document.querySelectorAll("details[data-figures]"))
     details.addEventListener("toggle", () => {
       if (!details.open || details.querySelector("table")) return;
@@ -120,7 +143,7 @@
 
   function update() {
     for (const chip of chips) chip.setAttribute("aria-pressed", String(!hidden.has(nameOf(chip))));
-    redraw(areas.filter((area) => plots[area.dataset.plot].series));
+    redraw(areas.filter((area) => drawn.has(area) && plots[area.dataset.plot].series));
   }
 
   for (const chip of chips) {

@@ -1,4 +1,4 @@
-// Draws plots from their data as SVG. Knows nothing of the page around them.
+// Draws plots from their data as SVG, independent of the page around them.
 // draw(area, plot, shown, room) gives a reader: places that can be pointed at, by mouse or keys.
 const Plots = (() => {
   "use strict";
@@ -240,7 +240,7 @@ const Plots = (() => {
     const tall = widest > inner / columns - 2;
     const bottom = 86 + (tall ? Math.min(66, 0.64 * widest) : 0);
     const box = sheet(area, plot, width, Math.round(rows * size), left, bottom, 24);
-    if (!rows || !columns) return nothing(box, "No figures yet.");
+    if (!rows || !columns) return nothing(box, "No numbers yet.");
     const flat = plot.values.flat().filter(known);
     const low = known(plot.low) ? plot.low : least(flat), high = known(plot.high) ? plot.high : most(flat);
     const colours = low < 0 && high > 0 ? DIVERGING : VIRIDIS;
@@ -320,7 +320,7 @@ const Plots = (() => {
     return svg;
   }
 
-  // The figures behind a plot: rows of text, the first one with headings.
+  // The numbers behind a plot: rows of text, the first one with headings.
   function figures(plot) {
     if (plot.kind === "heat") {
       const heads = plot.columns.length ? plot.columns : (plot.values[0] || []).map((_, i) => String(i));

@@ -1,7 +1,7 @@
 """Claims and their verdicts: texts and rules from ``claims.toml``, judged on paired comparisons.
 
 A verdict on the paper is given only where it can be. What was tested on data, or on a device, in
-the place of the paper's says so, whatever came out; and networks whose clean accuracy is far below
+place of the paper's says so, whatever came out; and networks whose clean accuracy is far below
 the paper's decide nothing.
 """
 
@@ -60,11 +60,11 @@ def paper(study: str) -> dict[str, Any]:
 
 
 def stand_in(data: str) -> str:
-    """What data are in the place of, in words; empty if they are the paper's.
+    """What data are in place of, in words; empty if they are the paper's.
 
     Examples:
         >>> stand_in("eicu-demo"), stand_in("mnist")
-        ('the eICU demo, in the place of the full database', '')
+        ('the eICU demo, in place of the full database', '')
     """
     return str(_CLAIMS["stand-ins"].get(data, ""))
 
@@ -133,7 +133,7 @@ def counted(
     enough = "1 is needed" if needed == 1 else f"{needed} are needed"
     why = f"Rule: {texts['rule']}. Holds in {len(good)} of {decided}{where}; {enough}."
     if missing:
-        why += f" {missing} more cannot be told from what has been run."
+        why += f" {missing} more cannot be decided from what has been run."
     holds = True if len(good) >= needed else None if len(good) + missing >= needed else False
     return claim(name, holds, why + note, replaced)
 

@@ -12,7 +12,7 @@ OURS, PAPER = "ours", "paper"
 ARROWS = {"high": "↑", "low": "↓", None: ""}
 FOLDED = 6
 """Longer lists of details are folded."""
-HEADINGS = {OURS: "Measured here", PAPER: "Figures of the paper"}
+HEADINGS = {OURS: "Measured here", PAPER: "Numbers of the paper"}
 """Above the rows of a source."""
 
 
@@ -126,6 +126,8 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
     caption: str = ""
+    ties: frozenset[tuple[int, int]] | None = None
+    """Places (row, column) of the best and those not significantly different, where known."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -137,10 +139,12 @@ class Table:
 
     @property
     def best(self) -> set[tuple[int, int]]:
-        """Places (row, column) of the best numbers: for each source and column the best as shown.
+        """Places (row, column) of the best numbers: the ties, or for each source the best as shown.
 
         A column is marked where at least two rows can be compared and do not all show the same.
         """
+        if self.ties is not None:
+            return set(self.ties)
         places: set[tuple[int, int]] = set()
         for source in dict.fromkeys(row.source for row in self.rows):
             for place, column in enumerate(self.columns):
@@ -186,7 +190,9 @@ class Table:
             span = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
             errors = " ± standard error" if any(cell.has_error for cell in cells) else ""
             parts.append("One run each." if runs == [1] else f"Mean{errors} over {span} runs.")
-        if self.best:
+        if self.ties:
+            parts.append("Bold: the best, and all that are not significantly different from it.")
+        elif self.best:
             both = len({row.source for row in self.rows}) > 1
             parts.append("Bold: best, the paper's rows apart." if both else "Bold: best.")
         return " ".join(parts)
@@ -317,7 +323,7 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says, or that we do, and what became of it here."""
+    """Something that the paper says, or that we do, and what was found here."""
 
     claim: str
     verdict: Verdict

@@ -173,7 +173,7 @@ def _seeds(given: Any) -> list[int]:
     raise ConfigError([f"seeds must be how many, or a list of integers >= 0, got {given!r}"])
 
 
-# Planned runs, and what became of them
+# Planned runs, and what has happened to them
 
 
 def remember(folder: Path, runs: Iterable[Run]) -> None:

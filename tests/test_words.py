@@ -1,0 +1,92 @@
+"""Plain technical English: expressions that readers had to read twice, and what to say instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WORDS = {
+    "told apart": "significantly different; distinguished",
+    "tell apart": "distinguish",
+    "tells apart": "distinguishes",
+    "stands holm": "remains significant after Holm correction",
+    "stand holm": "remain significant after Holm correction",
+    "worked out by": "computed by",
+    "mask meets": "is broadcast; is applied",
+    "masks meet": "are broadcast; are applied",
+    "suits the place": "say which option is for what",
+    "memory beyond which": "stop a run that uses more than",
+    "likewise": "repeat what is meant",
+    "knows nothing": "say what it does",
+    "knows not": "say what it does",
+    "at the door": "up front",
+    "goes before": "overrides; precedes",
+    "no padding": "real tokens",
+    "the figures": "the numbers",
+    "same figures": "same numbers",
+    "own figures": "own numbers",
+    "no figures": "no numbers",
+    "became of": "what was found; what happens to",
+    "in the place of": "in place of; instead of",
+    "rightly": "correctly",
+    "to be had": "available",
+    "can be had": "is available; is possible",
+    "cannot be told": "cannot be decided; is ambiguous",
+    "whilst": "while",
+    "thereof": "of it",
+    "wherein": "in which",
+    "whereby": "by which",
+    "so to say": "leave it out",
+    "per se": "leave it out",
+}
+"""Whole words in lower case, and what to say."""
+GENERATED = {"docs/results/results.md"}
+"""Files whose sentences are written elsewhere."""
+
+
+def files() -> Iterator[Path]:
+    """All that users read: README, pages, and code with its docstrings and messages."""
+    yield ROOT / "README.md"
+    for folder, endings in (("docs", "md"), ("src", "py toml jinja js")):
+        for ending in endings.split():
+            yield from sorted((ROOT / folder).rglob(f"*.{ending}"))
+
+
+def faults(text: str) -> list[str]:
+    """The expressions that a text uses, with the words around them and what to say."""
+    plain = " ".join(text.lower().split())
+    return [
+        f"...{plain[max(0, match.start() - 30) : match.end() + 30]}...; say: {instead}"
+        for words, instead in WORDS.items()
+        if words in plain  # much faster than a search for whole words
+        for match in re.finditer(rf"\b{words}\b", plain)
+    ]
+
+
+def test_words_are_plain() -> None:
+    names = [path for path in files() if path.relative_to(ROOT).as_posix() not in GENERATED]
+    assert len(names) > 300
+    found = [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in names
+        for fault in faults(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("a is not told\napart from b", 1),
+        ("It stands Holm's correction.", 1),
+        ("the figures of the paper, Likewise", 2),
+        ("see the figure, Figure 2 and figures.append(x)", 0),
+        ("fortold apartment", 0),
+    ],
+)
+def test_expressions_are_found_across_lines_and_as_whole_words(text: str, count: int) -> None:
+    assert len(faults(text)) == count
