@@ -310,15 +310,17 @@ class GFlowOut(Method):
         """Draw from the prior."""
 
         def drawn() -> Tensor:
-            units = self.sites[site].units
+            units, noise, rows = self.sites[site].units, trajectory.noise, trajectory.batch
+            if site == 0:
+                noise.reserve(rows, [each.units for each in self.sites], activation)
             if self.options.prior == "fixed":
                 keep = torch.as_tensor(self.starts.at(site)).sigmoid()
-                return policy.bernoulli(trajectory.noise, keep, trajectory.batch, units, activation)
+                return policy.bernoulli(noise, keep, rows, units, activation)
             pooled, context = self._features(site, activation, trajectory)
             earlier = trajectory.earlier(pooled, self.prior_history, "prior")
             if context.shape[-1] or self.options.blocks > 1:  # inputs that differ between copies
                 pooled = trajectory.every_copy(pooled)
-            choose = policy.drawing(trajectory.noise, trajectory.batch, units, pooled)
+            choose = policy.drawing(noise, rows, units, pooled)
             mask: Tensor = self.prior[site]([earlier, pooled, context], choose)[0]
             return mask
 
