@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+import gflowout as gfo
 from gflowout.core import policy
-from gflowout.core.noise import Noise, from_words
+from gflowout.core.noise import Noise, SeededNoise, from_words
 
 LIKE = torch.zeros(())
 
@@ -32,6 +34,42 @@ def test_numbers_belong_to_their_generator(rows: int, units: int) -> None:
     again = seeded(2)
     first = again.uniform(rows, units, LIKE)
     assert not torch.equal(first, again.uniform(rows, units, LIKE))
+
+
+@pytest.mark.parametrize("units", [[7, 300, 20], [3000, 3000], [20, 4096]])
+def test_reserved_numbers_are_those_of_single_calls(units: list[int]) -> None:
+    """Also of too many numbers, which are made in another way, and of calls after them."""
+    alone, reserving = (SeededNoise([5, 6], torch.device("cpu")) for _ in range(2))
+    reserving.reserve(1, units, LIKE)
+    for count in [*units, 9]:
+        expected = alone.uniform(1, count, LIKE)
+        assert torch.equal(reserving.uniform(1, count, LIKE), expected)
+
+
+@pytest.mark.parametrize("method", ["mc", "gflowout"])
+def test_small_predictions_draw_the_numbers_of_all_sites_in_one_call(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call per draw, and the same masks."""
+    net, x = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU()), torch.ones(2, 3)
+    likelihood = gfo.Gaussian(4)
+    model = gfo.wrap(net, method, ["1", "3"], likelihood=likelihood, example=(x,), keep=0.5)
+
+    calls = []
+    rand = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *args, **kw: calls.append(args) or rand(*args, **kw))
+
+    def predict() -> gfo.Predictive:
+        source = torch.Generator().manual_seed(0)
+        return model.predict(x, samples=5, generator=source, return_masks=True)
+
+    at_once, few = predict(), len(calls)
+    monkeypatch.setattr(SeededNoise, "reserve", Noise.reserve)
+    one_by_one, many = predict(), len(calls) - few
+    assert (few, many) == (5, 10)
+    assert at_once.masks is not None
+    assert one_by_one.masks is not None
+    assert all(map(torch.equal, at_once.masks, one_by_one.masks))
 
 
 def test_without_generators_numbers_follow_the_global_state() -> None:

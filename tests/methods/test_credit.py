@@ -154,6 +154,20 @@ def test_a_credited_mask_is_the_mask() -> None:
     assert torch.equal(credited(mask, logits, 3.0), mask)
 
 
+def test_an_account_without_anchor_is_the_same_otherwise() -> None:
+    torch.manual_seed(0)
+    mask = torch.randint(2, (4, 3)).double()
+    logits = [torch.randn(4, 3).double().requires_grad_() for _ in range(2)]
+    gradients = []
+    for start in (0.3, None):
+        sums = credit.account(mask, *logits, start, fits_prior=True)
+        loss = sums.kl.sum() + (sums.log_q * sums.log_p).sum()
+        gradients.append(torch.autograd.grad(loss, logits))
+    assert sums.anchor is None
+    for pair in zip(*gradients, strict=True):
+        assert torch.equal(*pair)
+
+
 @pytest.mark.parametrize("rows", [4, 8])
 @pytest.mark.parametrize("fits_prior", [True, False])
 def test_the_account_has_the_gradients_of_its_formulas(rows: int, fits_prior: bool) -> None:

@@ -84,30 +84,31 @@ class Account:
         log_q: Log-probability of the masks under the posterior.
         log_p: That under the prior.
         kl: KL divergence of the posterior from the prior; a row per posterior.
-        anchor: KL divergence of the prior from where it started; a row per prior.
+        anchor: KL divergence of the prior from where it started; a row per prior. ``None`` if it
+            was not asked for.
     """
 
     mask: Tensor
     log_q: Tensor
     log_p: Tensor
     kl: Tensor
-    anchor: Tensor
+    anchor: Tensor | None
 
 
 def account(
     mask: Tensor,
     posterior: Tensor,
     prior: Tensor,
-    start: float | Tensor,
+    start: float | Tensor | None,
     fits_prior: bool,
     credit: float | None = None,
 ) -> Account:
     """Account for masks, [rows, units], under a posterior and a prior with log-odds like them.
 
     Log-odds of fewer rows serve one copy of the batch after the other; one row of the prior serves
-    all. ``start`` are the log-odds that the prior started from. Unless it ``fits_prior``, the
-    divergence of the posterior has no gradient in the prior. ``credit`` is the scale of
-    :func:`credited`; ``None``: the masks carry no gradient.
+    all. ``start`` are the log-odds that the prior started from; ``None``: no anchor is wanted.
+    Unless it ``fits_prior``, the divergence of the posterior has no gradient in the prior.
+    ``credit`` is the scale of :func:`credited`; ``None``: the masks carry no gradient.
 
     Examples:
         >>> logits, even = torch.tensor([[0.0, 1.0]]), torch.zeros(1, 2)
@@ -130,19 +131,21 @@ class _Account(torch.autograd.Function):
         mask: Tensor,
         posterior: Tensor,
         prior: Tensor,
-        start: float | Tensor,
+        start: float | Tensor | None,
         fits_prior: bool,
         credit: float | None,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         dot = torch.linalg.vecdot
         copies = mask.reshape(-1, *posterior.shape)
         keep, keep_prior = torch.sigmoid(posterior), torch.sigmoid(prior)
         none, none_prior = F.softplus(posterior).sum(-1), F.softplus(prior).sum(-1)
-        gap, moved = posterior - prior, prior - start
+        gap, moved, anchor = posterior - prior, None, None
         log_q = dot(posterior, copies) - none
         log_p = dot(prior, copies) - none_prior
         kl = dot(keep, gap) - none + none_prior
-        anchor = dot(keep_prior, moved) - none_prior + _softplus_sum(start, prior.shape[-1])
+        if start is not None:
+            moved = prior - start
+            anchor = dot(keep_prior, moved) - none_prior + _softplus_sum(start, prior.shape[-1])
         ctx.save_for_backward(copies, keep, keep_prior, gap, moved)
         ctx.fits_prior, ctx.credit = fits_prior, credit
         ctx.set_materialize_grads(False)

@@ -268,12 +268,15 @@ class MaskGenerator(nn.Module):
         if self.weight is None:
             return (DIRECT_GAIN * self.bias + self.start).unsqueeze(0)
         if len(self.encoders):
-            encoded = [encode(value) for encode, value in zip(self.encoders, present, strict=True)]
-            joined = _activate(torch.stack(encoded, -2)).flatten(-2)
+            encoded = [_linear(*pair) for pair in zip(self.encoders, present, strict=True)]
+            if len(encoded) == 1:
+                joined = _activate(encoded[0])
+            else:
+                joined = _activate(torch.stack(encoded, -2)).flatten(-2)
         else:
             joined = torch.cat(present, -1)
         for layer in self.join:
-            joined = _activate(layer(joined))
+            joined = _activate(_linear(layer, joined))
         moved = isinstance(self.start, Tensor) or self.start != 0
         bias = self.bias + self.start if moved else self.bias
         return F.linear(joined, self.weight, bias)
@@ -283,6 +286,12 @@ class MaskGenerator(nn.Module):
         return f"{type(self).__name__}({self._shown})"
 
 
+def _linear(layer: nn.Module, value: Tensor) -> Tensor:
+    """What an ``nn.Linear`` gives, without the overhead of calling a module."""
+    assert isinstance(layer, nn.Linear)
+    return F.linear(value, layer.weight, layer.bias)
+
+
 def _activate(value: Tensor) -> Tensor:
     """LeakyReLU and LayerNorm, whose scale and shift are left to the linear map that follows."""
-    return F.layer_norm(F.leaky_relu(value), value.shape[-1:])
+    return torch.layer_norm(F.leaky_relu(value), value.shape[-1:])

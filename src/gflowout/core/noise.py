@@ -52,6 +52,9 @@ class Noise:
                 part.random_(-(2**63), None, generator=generator)
         return from_words(words, count).reshape(-1, units)
 
+    def reserve(self, rows: int, units: Sequence[int], like: Tensor) -> None:
+        """Announce the next calls of :meth:`uniform`: the same rows, and their units in order."""
+
     def normal(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return as many standard normal numbers, also in single precision."""
         return self._numbers(torch.randn, rows, units, like)
@@ -72,6 +75,30 @@ class SeededNoise(Noise):
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.copies = len(seeds)
         self._seeds, self._device = seeds, device
+        self._reserved: list[Tensor] = []
+
+    def reserve(self, rows: int, units: Sequence[int], like: Tensor) -> None:
+        """Draw few numbers of all calls at once, which are the same: each draw has its own state.
+
+        Examples:
+            >>> one_by_one, at_once = (SeededNoise([3, 4], torch.device("cpu")) for _ in range(2))
+            >>> like = torch.zeros(())
+            >>> at_once.reserve(1, [5, 2], like)
+            >>> [
+            ...     torch.equal(one_by_one.uniform(1, units, like), at_once.uniform(1, units, like))
+            ...     for units in (5, 2)
+            ... ]
+            [True, True]
+        """
+        counts = [rows * count for count in units]
+        if max(counts) < _MANY and like.device.type == "cpu":
+            numbers = self._numbers(torch.rand, 1, sum(counts), like)
+            pairs = zip(numbers.split(counts, -1), units, strict=True)
+            self._reserved = [part.reshape(-1, count) for part, count in pairs]
+
+    def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
+        """Return numbers of each draw's own, reserved or new."""
+        return self._reserved.pop(0) if self._reserved else super().uniform(rows, units, like)
 
     @cached_property
     def generators(self) -> Sequence[Generator]:  # type: ignore[override]

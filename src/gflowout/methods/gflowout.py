@@ -288,10 +288,10 @@ class GFlowOut(Method):
         if not options.balanced or options.prior_fit == "kl" or options.anchor:
             fits_prior = (options.prior_fit, options.bound) == ("kl", "mean")
             scale = options.beta if options.objective == "credit" else None
-            start = self.starts.at(site)
+            start = self.starts.at(site) if options.anchor and options.prior == "learned" else None
             sums = credit.account(mask, posterior, prior, start, fits_prior, scale)
             mask, terms["kl"] = sums.mask, sums.kl
-            if options.anchor and options.prior == "learned":
+            if sums.anchor is not None:
                 terms["anchor"] = sums.anchor
             if not options.balanced:
                 log_q, log_p = sums.log_q, sums.log_p
@@ -310,15 +310,17 @@ class GFlowOut(Method):
         """Draw from the prior."""
 
         def drawn() -> Tensor:
-            units = self.sites[site].units
+            units, noise, rows = self.sites[site].units, trajectory.noise, trajectory.batch
+            if site == 0:
+                noise.reserve(rows, [each.units for each in self.sites], activation)
             if self.options.prior == "fixed":
                 keep = torch.as_tensor(self.starts.at(site)).sigmoid()
-                return policy.bernoulli(trajectory.noise, keep, trajectory.batch, units, activation)
+                return policy.bernoulli(noise, keep, rows, units, activation)
             pooled, context = self._features(site, activation, trajectory)
             earlier = trajectory.earlier(pooled, self.prior_history, "prior")
             if context.shape[-1] or self.options.blocks > 1:  # inputs that differ between copies
                 pooled = trajectory.every_copy(pooled)
-            choose = policy.drawing(trajectory.noise, trajectory.batch, units, pooled)
+            choose = policy.drawing(noise, rows, units, pooled)
             mask: Tensor = self.prior[site]([earlier, pooled, context], choose)[0]
             return mask
 
@@ -408,7 +410,7 @@ class GFlowOut(Method):
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
     ) -> tuple[Tensor, Tensor]:
-        dtype = self.posterior.get_parameter("0.blocks.0.bias").dtype
+        dtype = generators.like(self.posterior).dtype
         pooled = self.sites[site].pool(activation.detach(), trajectory.real).to(dtype)
         context = trajectory.context
         if context is None:
