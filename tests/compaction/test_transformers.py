@@ -64,7 +64,7 @@ def compacted(name: str, net: nn.Module, **options: Any) -> tuple[Any, nn.Module
     """A model, and what is compacted, after a comparison."""
     sites = options.pop("sites", None)
     model = wrap_transformer(net, "id-gflowout", sites, train_size=9, rescale="kept", **options)
-    small, report = gfo.compact(model, masks=masks_of(model))
+    small, report = gfo.compact(model, masks=masks_of(model), return_report=True)
     assert not isinstance(small, gfo.MaskedModel)
     with torch.no_grad():
         expected = model.eval()(**inputs(name), masks=report.masks).logits
