@@ -408,7 +408,7 @@ class GFlowOut(Method):
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
     ) -> tuple[Tensor, Tensor]:
-        dtype = self.posterior.get_parameter("0.blocks.0.bias").dtype
+        dtype = generators.like(self.posterior).dtype
         pooled = self.sites[site].pool(activation.detach(), trajectory.real).to(dtype)
         context = trajectory.context
         if context is None:
