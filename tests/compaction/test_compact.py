@@ -290,6 +290,35 @@ def test_a_block_that_is_dropped_becomes_zeros() -> None:
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
 
 
+def test_a_part_that_also_passes_the_residual_on_stays() -> None:
+    """As the output of a ViT layer of transformers 4.48, which adds the residual itself."""
+
+    class Output(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(12, 6)
+
+        def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
+            return self.dense(hidden) + x
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(6, 12), nn.GELU())
+            self.output, self.head = Output(), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.output(self.inner(x), x))
+
+    with seeded(0):
+        net, x = Layer(), torch.randn(5, 6)
+    model = wrapped(net, {"output.dense": gfo.Units(patch=6)}, x[:2])
+    small, report = gfo.compact(model, masks=[torch.zeros(1)], strict=True, return_report=True)
+    assert isinstance(small.output.dense, Silent)
+    assert report.parameters[1] == 21
+    assert largest_difference(small, model, report, (x,), {}) < 1e-5
+
+
 class TestThreshold:
     """Which units a method keeps, where all examples share its masks."""
 

@@ -24,6 +24,8 @@ SIZES: dict[str, Any] = {
 }
 TEXT: dict[str, Any] = {"vocab_size": 40, "max_position_embeddings": 32, "pad_token_id": 0}
 UNITS = {"bert": "*.intermediate", "vit": "*.activation_fn", "llama": "*.act_fn", "gpt2": "*.act"}
+if int(transformers.__version__.partition(".")[0]) < 5:
+    UNITS["vit"] = "*.intermediate"
 
 
 @cache

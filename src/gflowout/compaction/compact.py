@@ -294,9 +294,13 @@ def _candidates(probe: Probe, site: Site, multiplier: Tensor) -> Iterator[tuple[
             for counted in (True, False):
                 yield "removed", Step(site, cut, zero, fold, counted=counted)
     if bool(dropped.all()):
-        silent = silent_parts(evidence.idle_parts(), probe.calls())
-        if silent:
-            yield "removed", Step(site, silent=silent)
+        idle, calls = evidence.idle_parts(), probe.calls()
+        # An outer part may also pass something on, such as a residual: then only those inside.
+        inner = [n for n in idle if not any(other.startswith(f"{n}.") for other in idle)]
+        for names in [idle] if inner == idle else [idle, inner]:
+            silent = silent_parts(names, calls)
+            if silent:
+                yield "removed", Step(site, silent=silent)
     if cut and len(site.axes) == 1 and site.name != INPUT:
         for fold in folds:
             yield "padded", Step(site, cut, zero, fold, padded=True, counted=False)
