@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from typing import Any
 
 import pytest
@@ -55,7 +56,9 @@ def test_every_backbone_gives_the_same_answers(entry: Entry) -> None:
     before = copy.deepcopy(model.state_dict())
     modules = repr(model)
     args, kwargs = entry.call(2, seed=7)
-    small, report = gfo.compact(model, masks=half(model), example=kwargs or args)
+    small, report = gfo.compact(
+        model, masks=half(model), example=kwargs or args, return_report=True
+    )
     assert largest_difference(small, model, report, *entry.call(5, seed=3)) < 1e-5
     assert repr(model) == modules
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -74,7 +77,7 @@ def test_units_of_an_mlp(activation: Any, site: str, rescale: str) -> None:
         net, x = MLP((5, 12, 9, 3), activation), 3 * torch.randn(64, 5)
     model = wrapped(net, [f"hidden.*.{site}"], x[:2], rescale=rescale, rate=0.2)
     masks = half(model)
-    small, report = gfo.compact(model, masks=masks, strict=True)
+    small, report = gfo.compact(model, masks=masks, strict=True, return_report=True)
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
     first, second = ((mask != 0).nonzero().flatten() for mask in masks)
     shapes = [list(layer.linear.weight.shape) for layer in small.hidden]
@@ -92,7 +95,9 @@ def test_rates_of_single_units_go_into_the_weights() -> None:
     rates = [0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
     sites = {"hidden.0.act": gfo.Units(keep=rates)}
     model = wrapped(net, sites, x[:2], rescale="inverse")
-    small, report = gfo.compact(model, masks=[torch.tensor([1.0, 0, 1, 1, 0, 1])], strict=True)
+    small, report = gfo.compact(
+        model, masks=[torch.tensor([1.0, 0, 1, 1, 0, 1])], strict=True, return_report=True
+    )
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
 
 
@@ -129,7 +134,7 @@ def test_channels_and_groups(groups: int, mask: list[int], left: int) -> None:
         net.norm.running_mean.normal_()
     model = wrapped(net, ["relu", "pool"], x[:2])
     masks = [torch.tensor(mask).float(), torch.tensor([0.0, 1, 1, 0])]
-    small, report = gfo.compact(model, masks=masks)
+    small, report = gfo.compact(model, masks=masks, return_report=True)
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
     even = left != 2
     assert ways(report) == ["removed" if even else "padded", "removed"] or not even
@@ -155,7 +160,7 @@ def test_flattened_channels_in_either_order(first: bool) -> None:
     with seeded(0):
         net, x = Net(), torch.randn(5, 2, 6)
     model = wrapped(net, {"act": 1}, x[:2], rescale="kept")
-    small, report = gfo.compact(model, masks=half(model), strict=True)
+    small, report = gfo.compact(model, masks=half(model), strict=True, return_report=True)
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
 
 
@@ -164,11 +169,11 @@ def test_channels_of_resnet() -> None:
     with seeded(0):
         net, x = ResNet18(classes=4, width=2), torch.randn(4, 3, 16, 16)
     inner, outer = wrapped(net, ["layer*.*.bn1"], x[:2]), wrapped(net, net.sites, x[:2])
-    small, report = gfo.compact(inner, masks=half(inner), strict=True)
+    small, report = gfo.compact(inner, masks=half(inner), strict=True, return_report=True)
     assert largest_difference(small, inner, report, (x,), {}) < 1e-5
     assert report.flops[1] < 0.7 * report.flops[0]
     # What is added to a shortcut keeps its place.
-    small, report = gfo.compact(outer, masks=half(outer))
+    small, report = gfo.compact(outer, masks=half(outer), return_report=True)
     assert ways(report) == ["padded"] * 8
     assert "without them" in report.sites[0].reason
     assert largest_difference(small, outer, report, (x,), {}) < 1e-5
@@ -185,7 +190,9 @@ def test_units_that_are_silent_on_the_example() -> None:
         net.hidden[0].linear.weight.abs_().mul_(-1)
         net.hidden[0].linear.bias.zero_()
     model = wrapped(net, net.sites, x[:2])
-    small, report = gfo.compact(model, masks=half(model), example=(x[:2],), strict=True)
+    small, report = gfo.compact(
+        model, masks=half(model), example=(x[:2],), strict=True, return_report=True
+    )
     assert largest_difference(small, model, report, (-x,), {}) < 1e-5
     assert small.hidden[0].linear.out_features == int(half(model)[0].sum())
 
@@ -195,7 +202,7 @@ def test_zeros_at_the_start_of_training_hide_nothing() -> None:
         net, x = MLP((4, 8, 6, 3)), torch.randn(9, 4)
     nn.init.zeros_(net.output.weight)
     model = wrapped(net, net.sites, x[:2], rescale="kept")
-    small, report = gfo.compact(model, masks=half(model), strict=True)
+    small, report = gfo.compact(model, masks=half(model), strict=True, return_report=True)
     with torch.no_grad(), seeded(1):
         values = torch.randn(3, 6)
         net.output.weight.copy_(values)
@@ -220,7 +227,7 @@ def test_wrong_slices_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     with seeded(0):
         net, x = MLP((5, 12, 3)), torch.randn(16, 5)
     model = wrapped(net, net.sites, x[:2])
-    small, report = gfo.compact(model, masks=half(model))
+    small, report = gfo.compact(model, masks=half(model), return_report=True)
     assert ways(report) == ["masked"]
     assert "the output changes by" in report.sites[0].reason
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
@@ -245,7 +252,7 @@ def test_masks_stay_where_no_weights_are_a_units_own() -> None:
     with seeded(0):
         net, x = Positions(), torch.randn(7, 5, 4)
     model = wrapped(net, {"tokens": gfo.Units(axis=1), "stream": gfo.Units(axis=2)}, x[:2])
-    small, report = gfo.compact(model, masks=half(model))
+    small, report = gfo.compact(model, masks=half(model), return_report=True)
     assert ways(report) == ["masked", "masked"]
     assert all(site.reason for site in report.sites)
     stored = io.BytesIO()
@@ -259,7 +266,7 @@ def test_sites_without_any_unit_left() -> None:
     with seeded(0):
         net, x = Grouped(8), torch.randn(5, 2, 6, 6)
     model = wrapped(net, ["relu"], x[:2])
-    small, report = gfo.compact(model, masks=[torch.zeros(8)])
+    small, report = gfo.compact(model, masks=[torch.zeros(8)], return_report=True)
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
     assert small.grouped.out_channels == 1  # nothing of size 0
 
@@ -277,8 +284,37 @@ def test_a_block_that_is_dropped_becomes_zeros() -> None:
     with seeded(0):
         net, x = Block(), torch.randn(5, 6)
     model = wrapped(net, {"branch": gfo.Units(patch=6)}, x[:2])
-    small, report = gfo.compact(model, masks=[torch.zeros(1)], strict=True)
+    small, report = gfo.compact(model, masks=[torch.zeros(1)], strict=True, return_report=True)
     assert isinstance(small.branch, Silent)
+    assert report.parameters[1] == 21
+    assert largest_difference(small, model, report, (x,), {}) < 1e-5
+
+
+def test_a_part_that_also_passes_the_residual_on_stays() -> None:
+    """As the output of a ViT layer of transformers 4.48, which adds the residual itself."""
+
+    class Output(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(12, 6)
+
+        def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
+            return self.dense(hidden) + x
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(6, 12), nn.GELU())
+            self.output, self.head = Output(), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.output(self.inner(x), x))
+
+    with seeded(0):
+        net, x = Layer(), torch.randn(5, 6)
+    model = wrapped(net, {"output.dense": gfo.Units(patch=6)}, x[:2])
+    small, report = gfo.compact(model, masks=[torch.zeros(1)], strict=True, return_report=True)
+    assert isinstance(small.output.dense, Silent)
     assert report.parameters[1] == 21
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
 
@@ -293,7 +329,7 @@ class TestThreshold:
             return wrapped(net, net.sites, x[:2], method, **options), x
 
     def kept(self, model: Any, x: Tensor, **options: Any) -> list[list[int]]:
-        small, report = gfo.compact(model, **options)
+        small, report = gfo.compact(model, **options, return_report=True)
         assert largest_difference(small, model, report, (x,), {}) < 1e-5
         widths = [layer.linear.out_features for layer in small.hidden]
         kept = [(mask[0] != 0).nonzero().flatten().tolist() for mask in report.masks]
@@ -319,7 +355,7 @@ class TestThreshold:
             wanted = torch.tensor([2.0, -0.3, 0.4, -1, 0.7, -0.1, 0.2, -2, 0.9, 0.5, -0.4])
             numbers.moved.add_((wanted - numbers()) / 10)
         assert self.kept(model, x) == [[0, 2, 4], [0, 2, 3]]
-        masks = gfo.compact(model)[1].masks
+        masks = gfo.compact(model, return_report=True)[1].masks
         torch.testing.assert_close(masks[0][0, [0, 2, 4]], torch.tensor([1.0, 0.4, 0.7]))
 
     def test_concrete(self) -> None:
@@ -354,7 +390,7 @@ def test_the_report_is_a_table() -> None:
         net, x = MLP((5, 12, 3)), torch.randn(2, 5)
     model = wrapped(net, ["input", "hidden.0.act"], x)
     masks = [torch.tensor([1.0, 0, 1, 1, 1]), torch.ones(12)]
-    _, report = gfo.compact(model, masks=masks)
+    _, report = gfo.compact(model, masks=masks, return_report=True)
     lines = repr(report).splitlines()
     assert lines[0].split() == ["site", "units", "kept", "dropped", "units"]
     assert lines[1].startswith("input         5      4     zeroed: without them the module fails")
@@ -364,12 +400,28 @@ def test_the_report_is_a_table() -> None:
     assert min(report.seconds) > 0
 
 
+def test_the_module_alone_and_a_warning_where_units_stay() -> None:
+    with seeded(0):
+        net, x = MLP((5, 12, 3)), torch.randn(9, 5)
+    model = wrapped(net, ["input", "hidden.0.act"], x[:2])
+    inputs, hidden = half(model)
+    with pytest.warns(UserWarning, match=r"at site 'input' \(zeroed\): .* return_report=True"):
+        small = gfo.compact(model, masks=[inputs, hidden])
+    with_report, report = gfo.compact(model, masks=[inputs, hidden], return_report=True)
+    assert torch.equal(small(x), with_report(x))
+    assert largest_difference(small, model, report, (x,), {}) < 1e-5
+    assert small.hidden[0].linear.out_features == int(hidden.sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gfo.compact(model, masks=[torch.ones(5), hidden])
+
+
 def test_saved_models_need_no_example(tmp_path: Any) -> None:
     with seeded(0):
         net, x = MLP((5, 12, 3)), torch.randn(4, 5)
     gfo.save(wrapped(net, net.sites, x[:2]), tmp_path / "m.safetensors")
     model = gfo.load(tmp_path / "m.safetensors", MLP((5, 12, 3)))
-    small, report = gfo.compact(model, masks=half(model))
+    small, report = gfo.compact(model, masks=half(model), return_report=True)
     assert largest_difference(small, model, report, (x,), {}) < 1e-5
 
 

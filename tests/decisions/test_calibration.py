@@ -269,6 +269,20 @@ def test_reliability_is_the_calibration_error_of_torchmetrics() -> None:
     assert float(bars.accuracy[-1]) == pytest.approx(float((best == y)[inside].double().mean()))
 
 
+@pytest.mark.parametrize("bins", [1, 7, 15])
+def test_the_calibration_error_is_that_of_the_definition(bins: int) -> None:
+    pred, y = overconfident(4)
+    logits = pred.outputs.double().numpy()
+    mean = np.exp(logits - logsumexp(logits, -1, keepdims=True)).mean(0)
+    by_bin: dict[int, list[tuple[float, float]]] = {}
+    for row, label in zip(mean, y.tolist(), strict=True):
+        place = math.ceil(row.max() * bins)
+        by_bin.setdefault(place, []).append((row.max(), float(row.argmax() == label)))
+    gaps = [abs(sum(sure - right for sure, right in rows)) for rows in by_bin.values()]
+    error = gfo.calibration.reliability(pred, y, bins).error
+    assert error == pytest.approx(sum(gaps) / len(y), abs=1e-12)
+
+
 def test_plots_of_reliability_return_their_axis() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pred, y = overconfident(4)

@@ -416,6 +416,8 @@ def test_errors_say_what_would_be_right() -> None:
         Mahalanobis("tanh").fit(net, x[:1])
     with pytest.raises(ValueError, match="labels must be classes as whole numbers"):
         Mahalanobis("tanh").fit(net, (x, torch.rand(len(x))))
+    with pytest.raises(TypeError, match=r"data must hold tensors, such as \(x, y\), got ndarray"):
+        Mahalanobis("tanh").fit(net, (x.numpy(), y.numpy()))
     with pytest.raises(ValueError, match="data has no rows"):
         Mahalanobis("tanh").fit(net, [])
     with pytest.raises(ValueError, match="normalize=True makes all features 1 or -1"):

@@ -204,9 +204,23 @@ def test_a_prediction_defers_a_share_or_above_a_threshold() -> None:
         pred.defer("entropie", share=0.5)
 
 
+def test_given_losses_at_ignored_labels_do_not_count() -> None:
+    outputs = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0))
+    pred = gfo.Predictive(outputs, gfo.Categorical(3, ignore_index=-100))
+    y, loss = torch.arange(20) % 3, torch.linspace(0, 1, 20)
+    y[:5] = -100
+    rest = gfo.Predictive(outputs[:, 5:], pred.likelihood)
+    curve, expected = risk_coverage(pred, y, loss=loss), risk_coverage(rest, y[5:], loss=loss[5:])
+    assert (curve.aurc, curve.augrc) == (expected.aurc, expected.augrc)
+
+
 def test_errors_say_what_is_wrong() -> None:
     pred, y, _ = yes_or_no(30)
-    with pytest.raises(ValueError, match="score must have the shape of the labels"):
+    with pytest.raises(ValueError, match=r"loss must have the shape of the labels, \[30\], got"):
+        risk_coverage(pred, y, loss=torch.zeros(3))
+    with pytest.raises(ValueError, match="got 'entropi'; did you mean 'entropy'"):
+        Defer("entropi")
+    with pytest.raises(ValueError, match="score must have the shape of the losses"):
         risk_coverage(pred, y, torch.zeros(20))
     with pytest.raises(ValueError, match="NaN"):
         risk_coverage(pred, y, torch.full((30,), math.nan))

@@ -71,7 +71,9 @@ def _table(
         calls: dict[str, Case] = {}
         for share in KEPT:
             masks = [_mask(site.units, share) for site in model.sites]
-            small, report = gfo.compact(model, masks=masks, example=example, strict=True)
+            small, report = gfo.compact(
+                model, masks=masks, example=example, strict=True, return_report=True
+            )
             sizes = zip(report.parameters, report.flops, strict=True)
             before, after = (
                 dict(zip(("parameters", "flops"), size, strict=True)) for size in sizes

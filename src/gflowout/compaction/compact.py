@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ _CLOSE = 2e-5
 """Largest difference that rounding makes on the perturbed copy, relative to the output."""
 
 
+@overload
 def compact(
     model: MaskedModel,
     threshold: float = 0.5,
@@ -33,8 +35,34 @@ def compact(
     example: Any = None,
     strict: bool = False,
     tolerance: float = 1e-5,
-) -> tuple[nn.Module, Compaction]:
-    """Remove the units that a mask leaves out; return a smaller module and what was done.
+    return_report: Literal[False] = False,
+) -> nn.Module: ...
+
+
+@overload
+def compact(
+    model: MaskedModel,
+    threshold: float = 0.5,
+    masks: Sequence[Tensor] | None = None,
+    *,
+    example: Any = None,
+    strict: bool = False,
+    tolerance: float = 1e-5,
+    return_report: Literal[True],
+) -> tuple[nn.Module, Compaction]: ...
+
+
+def compact(
+    model: MaskedModel,
+    threshold: float = 0.5,
+    masks: Sequence[Tensor] | None = None,
+    *,
+    example: Any = None,
+    strict: bool = False,
+    tolerance: float = 1e-5,
+    return_report: bool = False,
+) -> nn.Module | tuple[nn.Module, Compaction]:
+    """Remove the units that a mask leaves out: a smaller module with the same answers.
 
     The module is a plain one, in eval mode, a copy of the backbone: its output is that of
     ``model(x, masks=report.masks)``. The model itself does not change.
@@ -43,7 +71,7 @@ def compact(
     unit is dropped. At each site the units are removed if the smaller module then gives the same
     output, and otherwise stay in place, as those of a residual stream must: with weights of 0
     or, where no weights are theirs alone, with the mask as a product in the forward pass.
-    ``report`` says which, and why.
+    A warning names the sites where they stay; the report, if asked for, also says why.
 
     Args:
         model: Wrapped by :func:`wrap`.
@@ -58,36 +86,42 @@ def compact(
         strict: Raise if units of a site cannot be removed.
         tolerance: Largest difference from the masked model on the example; relative to the
             largest output, if that is above 1.
+        return_report: Also measure parameters, FLOPs and latency before and after.
 
     Returns:
-        The module and a :class:`Compaction`.
+        The module; with ``return_report`` the module and a :class:`Compaction`.
 
     Examples:
         >>> import gflowout as gfo
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> x, likelihood = torch.randn(5, 4), gfo.Categorical(3)
-        >>> model = gfo.wrap(
-        ...     net, "id-gflowout", ["1"], likelihood=likelihood, example=(x,), train_size=5
-        ... )
-        >>> mask = torch.tensor([1.0, 0, 0, 1, 1, 0, 0, 0])
-        >>> small, report = gfo.compact(model, masks=[mask])
-        >>> small
-        Sequential(
-          (0): Linear(in_features=4, out_features=3, bias=True)
-          (1): ReLU()
-          (2): Linear(in_features=3, out_features=3, bias=True)
-        )
-        >>> torch.allclose(small(x), model(x, masks=report.masks), atol=1e-5)
-        True
+        >>> model = gfo.wrap(net, "mc", ["1"], likelihood=likelihood, example=(x,), rescale="none")
+        >>> masks = [torch.tensor([1.0, 0, 0, 1, 1, 0, 0, 0])]
+        >>> small = gfo.compact(model, masks=masks)
+        >>> small[0], torch.allclose(small(x), model(x, masks=[masks[0][None]]), atol=1e-5)
+        (Linear(in_features=4, out_features=3, bias=True), True)
     """
     if not isinstance(model, MaskedModel):
         raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
     checks.number("threshold", threshold, low=0, high=1)
     checks.number("tolerance", tolerance, low=0, open_low=True)
+    checks.boolean("return_report", return_report)
     chosen = _masks(model, threshold, masks)
     args, kwargs = split_example(_random_call(model) if example is None else example)
     call = BoundCall(model.backbone, args, kwargs, model.spec)
-    multipliers, expected = _multipliers(model, call, chosen)
+    small, rows, difference = _smaller(model, call, chosen, strict, tolerance)
+    if return_report:
+        with evaluating(model.backbone) as backbone:
+            return small, Compaction(rows, chosen, difference, **measure(backbone, small, call))
+    _warn_of_units_in_place(rows)
+    return small
+
+
+def _smaller(
+    model: MaskedModel, call: BoundCall, masks: list[Tensor], strict: bool, tolerance: float
+) -> tuple[nn.Module, list[CompactedSite], float]:
+    """The module, what was done at every site, and the difference from the masked model."""
+    multipliers, expected = _multipliers(model, call, masks)
     steps, rows = _plan(model, call, multipliers, strict)
     small = copy.deepcopy(model.backbone).eval()
     for step, multiplier in zip(steps, multipliers, strict=True):
@@ -101,9 +135,18 @@ def compact(
             f"the compacted module differs from the masked model by {difference:.2g} on `example`, "
             f"above tolerance={tolerance:g}"
         )
-    with evaluating(model.backbone) as backbone:
-        measured = measure(backbone, small, call)
-    return small, Compaction(rows, chosen, difference, **measured)
+    return small, rows, difference
+
+
+def _warn_of_units_in_place(rows: Sequence[CompactedSite]) -> None:
+    in_place = [f"{row.name!r} ({row.how})" for row in rows if row.how not in ("", "removed")]
+    if in_place:
+        sites = "site" if len(in_place) == 1 else "sites"
+        warnings.warn(
+            f"units cannot be removed altogether at {sites} {', '.join(in_place)}: the answers are "
+            "right, but less is saved; return_report=True says why",
+            stacklevel=3,
+        )
 
 
 def _masks(model: MaskedModel, threshold: float, masks: Any) -> list[Tensor]:
@@ -251,9 +294,13 @@ def _candidates(probe: Probe, site: Site, multiplier: Tensor) -> Iterator[tuple[
             for counted in (True, False):
                 yield "removed", Step(site, cut, zero, fold, counted=counted)
     if bool(dropped.all()):
-        silent = silent_parts(evidence.idle_parts(), probe.calls())
-        if silent:
-            yield "removed", Step(site, silent=silent)
+        idle, calls = evidence.idle_parts(), probe.calls()
+        # An outer part may also pass something on, such as a residual: then only those inside.
+        inner = [n for n in idle if not any(other.startswith(f"{n}.") for other in idle)]
+        for names in [idle] if inner == idle else [idle, inner]:
+            silent = silent_parts(names, calls)
+            if silent:
+                yield "removed", Step(site, silent=silent)
     if cut and len(site.axes) == 1 and site.name != INPUT:
         for fold in folds:
             yield "padded", Step(site, cut, zero, fold, padded=True, counted=False)

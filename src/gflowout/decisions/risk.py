@@ -96,8 +96,8 @@ def risk_coverage(
             prediction, such as ``"entropy"``, ``"max_probability"`` (low first) or ``"variance"``;
             its values, of the shape of the labels; or a function of the prediction that returns
             them.
-        loss: Losses of the shape of the labels. ``None``: 1 for a wrong class and 0 for a right
-            one; the squared error for numbers.
+        loss: Losses of the shape of the labels; those at ignored labels do not count. ``None``: 1
+            for a wrong class and 0 for a right one; the squared error for numbers.
 
     Examples:
         >>> from gflowout import Categorical
@@ -112,10 +112,11 @@ def risk_coverage(
     elif not isinstance(loss, Tensor) or bool(loss.isnan().any()):
         raise TypeError(f"loss must be a tensor without NaN, or None, got {loss!r}")
     else:
-        counted = torch.ones_like(loss, dtype=torch.bool)
+        counted = _counted(pred, y, loss)
     if scores.shape != loss.shape:
         raise ValueError(
-            f"score must have the shape of the labels, {list(loss.shape)}, got {list(scores.shape)}"
+            f"score must have the shape of the losses, one per label, {list(loss.shape)}, got "
+            f"{list(scores.shape)}"
         )
     check_count(loss[counted])
     return RiskCoverage.of(loss[counted], scores[counted])
@@ -227,6 +228,23 @@ def uncertainty_of(pred: Predictive, score: Score) -> Tensor:
     if not everywhere(~values.isnan()):
         raise ValueError("score must give numbers, got NaN")
     return values.detach().to(pred.outputs.device)
+
+
+def _counted(pred: Predictive, y: Tensor, loss: Tensor) -> Tensor:
+    """Which of the given losses count: all but those at labels that are to be ignored."""
+    target = pred.likelihood.target(y)
+    counted = torch.ones_like(loss, dtype=torch.bool)
+    if not has_classes(pred.likelihood):
+        return counted
+    shape = pred.likelihood.class_logits(pred.outputs[0]).shape[:-1]
+    if loss.shape != shape:
+        raise ValueError(
+            f"loss must have the shape of the labels, {list(shape)}, got {list(loss.shape)}"
+        )
+    ignored = getattr(pred.likelihood, "ignore_index", None)
+    if ignored is not None and target.shape == shape:
+        counted = target != ignored
+    return counted
 
 
 def losses_of(pred: Predictive, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gflowout.core import checks
-from gflowout.core.predictive import Predictive
+from gflowout.core.predictive import SCORES, Predictive
 from gflowout.decisions._shared import Fitted, check_count, check_single, has_classes
 from gflowout.decisions.risk import (
     RiskCoverage,
@@ -94,6 +94,8 @@ class Defer(Fitted):
                 "score must be the name of a score or a function of a prediction, got "
                 f"{type(score).__name__}"
             )
+        if isinstance(score, str):
+            checks.choice("score", score, SCORES)
         self.score = score
         self.risk = checks.probability("risk", risk)
         self.delta = checks.probability("delta", delta)

@@ -265,6 +265,10 @@ def batches(data: Any, model: nn.Module) -> Iterator[Batch]:
 
 def _slices(data: Any) -> Iterator[Any]:
     lengths = {len(tensor) for _, tensor in tree.tensors(data)}
+    if not lengths:
+        parts = data.values() if isinstance(data, Mapping) else data
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise TypeError(f"data must hold tensors, such as (x, y), got {kinds or 'nothing'}")
     if len(lengths) != 1:
         raise ValueError(f"data must hold tensors of one length, got lengths {sorted(lengths)}")
     for start in range(0, lengths.pop(), _ROWS):
