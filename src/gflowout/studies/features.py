@@ -3,8 +3,10 @@
 Problems with a known answer, and real data with and without noise columns. All arms have the same
 number of trials on rows that are held out from the training rows, anew for every seed: seeds draw
 other rows, and a row on which an option was chosen could be another seed's test row. Then one fit
-to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu``. Then rivals as they
-come, without trials, on published problems and on real tables: ``features_compare``.
+to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu``.
+
+Then rivals as they come, without trials, on published problems and real tables: see
+``features_compare``.
 """
 
 from __future__ import annotations

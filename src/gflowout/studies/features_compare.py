@@ -15,7 +15,7 @@ from gflowout.core import metrics
 from gflowout.runs import Run
 from gflowout.studies.features_data import Flags, Floats, Ints, auroc, prediction
 from gflowout.studies.features_rivals import RIVALS, Answer
-from gflowout.studies.features_tables import ORIGINS, Split, load
+from gflowout.studies.features_tables import ORIGINS, load
 from gflowout.studies.framework import sections
 from gflowout.studies.framework.claims import columns, entry
 from gflowout.studies.framework.content import Block, Cell, Column, Table, Text
@@ -161,7 +161,7 @@ _TEXTS = entry("features.texts")
 
 
 def blocks(records: Sequence[Record]) -> list[Block]:
-    """A table for each problem that was done, calibration of inclusion, and ranks on real tables."""
+    """A table for each problem that was done, calibration of inclusion, ranks on real tables."""
     names = sections.present(records, ORIGINS)
     if not names:
         return []
@@ -186,30 +186,28 @@ def blocks(records: Sequence[Record]) -> list[Block]:
 def _inclusion(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
     """Calibration of inclusion probabilities, by problem over its seeds, and of all together."""
     known = [name for name in names if ORIGINS[name].known]
-    rows = {}
-    for label in TITLES:
-        errors, every = [], []
-        for name in known:
-            pairs = [
-                (np.array(m["select/inclusion"]), np.isin(np.arange(len(m["select/inclusion"])),
-                                                         m["select/relevant"]))
-                for m in (r["metrics"] for r in records if (r["data"], r["method"]) == (name, label))
-                if "select/inclusion" in m
-            ]  # fmt: skip
-            errors.append(Cell(calibration(*map(np.concatenate, zip(*pairs, strict=True))),
-                               runs=len(pairs)) if pairs else Cell(text=sections.NONE))  # fmt: skip
-            every += pairs
-        if every:
-            pooled = calibration(*map(np.concatenate, zip(*every, strict=True)))
-            rows[label] = [*errors, Cell(pooled, runs=len(every))]
-    if not rows:
-        return []
-    heads = [Column(title, "low") for title in [*(ORIGINS[n].title for n in known), "all"]]
-    table = sections.rows(TITLES, range(len(heads)), lambda arm, place: (
-        rows[arm][place] if arm in rows else Cell(text=sections.NONE)
-    ))  # fmt: skip
+
+    def error(arm: str, names: Sequence[str]) -> Cell:
+        said = [
+            record["metrics"]
+            for record in records
+            if record["method"] == arm and record["data"] in names
+        ]
+        said = [metrics for metrics in said if "select/inclusion" in metrics]
+        if not said:
+            return Cell(text=sections.NONE)
+        likely = [np.array(metrics["select/inclusion"]) for metrics in said]
+        right = [
+            np.isin(np.arange(len(values)), metrics["select/relevant"])
+            for values, metrics in zip(likely, said, strict=True)
+        ]
+        return Cell(calibration(np.concatenate(likely), np.concatenate(right)), runs=len(said))
+
+    parts = [*([name] for name in known), known]
+    heads = [Column(ORIGINS[name].title, "low") for name in known] + [Column("all", "low")]
+    rows = sections.rows(TITLES, range(len(parts)), lambda arm, part: error(arm, parts[part]))
     title = "Expected calibration error of inclusion probabilities"
-    return [Table(title, "Method", heads, table, _TEXTS["inclusion-error"])]
+    return [Table(title, "Method", heads, rows, _TEXTS["inclusion-error"])] if rows else []
 
 
 def _ranks(records: Sequence[Record], names: Sequence[str]) -> list[Block]:

@@ -125,7 +125,7 @@ def forest(split: Split, seed: int, small: bool) -> Answer:
 
 
 def boruta(split: Split, seed: int, small: bool) -> Answer:
-    """Features that Boruta confirms, ranked by it, and a forest on them; on all if there is none."""
+    """Features that Boruta confirms, and a forest on them; on all if there is none."""
     package = require("boruta", extra="rivals", purpose="the rival Boruta")
     ensemble = require("sklearn.ensemble", extra="sklearn", purpose="the study features")
     kind = _kind(split, ensemble, "RandomForestClassifier", "RandomForestRegressor")
@@ -231,9 +231,7 @@ def dcrt(split: Split, seed: int, small: bool) -> Answer:
 def ebm(split: Split, seed: int, small: bool) -> Answer:
     """An explainable boosting machine; a column counts by its most important term."""
     package = require("interpret.glassbox", extra="rivals", purpose="the rival EBM")
-    kind = _kind(
-        split, package, "ExplainableBoostingClassifier", "ExplainableBoostingRegressor"
-    )  # fmt: skip
+    kind = _kind(split, package, "ExplainableBoostingClassifier", "ExplainableBoostingRegressor")
     quick = {"max_rounds": 5, "outer_bags": 1} if small else {}
     model = kind(n_jobs=1, random_state=seed, **quick).fit(split.x, split.y)
     score = np.zeros(split.x.shape[1])
