@@ -343,6 +343,9 @@ def test_smoke_end_to_end(smoke: Callable[[str], Path], tmp_path: Path) -> None:
         if any(run.id in path.name for run in runs):
             shutil.copy(path, tmp_path)
     records = [record for record in read(tmp_path, "done") if record["study"] == "features"]
+    rivals = [record for record in records if record["data"] not in PROBLEMS]
+    assert {record["method"] for record in rivals} == {"id-gflowout", "gates", "l1", "forest"}
+    records = [record for record in records if record["data"] in PROBLEMS]
     assert {record["method"] for record in records} == set(ARMS)
     for record in records:
         metrics = record["metrics"]

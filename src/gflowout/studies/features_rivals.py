@@ -229,14 +229,14 @@ def dcrt(split: Split, seed: int, small: bool) -> Answer:
 
 
 def ebm(split: Split, seed: int, small: bool) -> Answer:
-    """An explainable boosting machine; a column counts by its most important term."""
+    """An explainable boosting machine; columns of a term share its importance."""
     package = require("interpret.glassbox", extra="rivals", purpose="the rival EBM")
     kind = _kind(split, package, "ExplainableBoostingClassifier", "ExplainableBoostingRegressor")
     quick = {"max_rounds": 5, "outer_bags": 1} if small else {}
     model = kind(n_jobs=1, random_state=seed, **quick).fit(split.x, split.y)
     score = np.zeros(split.x.shape[1])
     for columns, size in zip(model.term_features_, model.term_importances(), strict=True):
-        np.maximum.at(score, list(columns), size)
+        score[list(columns)] += size / len(columns)
     return Answer(_predictions(model, split), score)
 
 
