@@ -38,6 +38,7 @@ from gflowout.studies.features_fit import (
     boosting,
     permutation_importance,
 )
+from gflowout.studies.features_rivals import RIVALS
 from gflowout.studies.framework import study
 
 # Problems
@@ -344,7 +345,9 @@ def test_smoke_end_to_end(smoke: Callable[[str], Path], tmp_path: Path) -> None:
             shutil.copy(path, tmp_path)
     records = [record for record in read(tmp_path, "done") if record["study"] == "features"]
     rivals = [record for record in records if record["data"] not in PROBLEMS]
-    assert {record["method"] for record in rivals} == {"id-gflowout", "gates", "l1", "forest"}
+    assert {record["method"] for record in rivals} == {
+        name for name, rival in RIVALS.items() if not rival.package
+    }
     records = [record for record in records if record["data"] in PROBLEMS]
     assert {record["method"] for record in records} == set(ARMS)
     for record in records:

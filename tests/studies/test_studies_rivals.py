@@ -136,7 +136,8 @@ def test_rivals_without_packages_answer(label: str) -> None:
         metrics = work(Run("features", label, name, 0, {"rows": 80, "test": 40}))["metrics"]
         assert metrics["test/nll"] > 0
         assert ("test/rmse" in metrics) == (name == "diabetes")
-        assert ("select/top" in metrics) == (name == "ring-64")
+        known = name == "ring-64" and label not in ("network", "ridge")
+        assert ("select/top" in metrics) == known
 
 
 @pytest.mark.parametrize("label", ["lightgbm", "ebm", "dcrt"])

@@ -73,7 +73,7 @@ def work(run: Run) -> dict[str, Any]:
         predicted = answer.predict(split.x_test)
     score = of_classes if split.classes else of_numbers
     found = prefixed("test", score(predicted, split.y_test)) | {"cost/cpu": seconds}
-    if split.relevant is not None:
+    if split.relevant is not None and answer.score is not None:
         found |= prefixed("select", of_columns(answer, split.relevant))
     return {"metrics": found}
 
@@ -110,6 +110,7 @@ def of_columns(answer: Answer, relevant: Flags) -> dict[str, Any]:
     ``"top"``: share of the relevant ones among as many of the highest scores; ``"power"`` and
     ``"fdp"``: share of the relevant ones that are found, and of those found that are not relevant.
     """
+    assert answer.score is not None
     scores: dict[str, Any] = {
         "top": share_of_top(answer.score, relevant),
         "auroc": auroc(answer.score, relevant),

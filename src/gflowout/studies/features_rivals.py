@@ -36,12 +36,13 @@ class Answer:
     """What a fitted rival says.
 
     ``predict`` gives probabilities, [rows, classes], or mean and standard deviation of a
-    regression, [rows, 2]. ``score`` ranks the columns, the highest first; ``found`` are those that
-    it selects; ``inclusion`` are probabilities that they matter, [columns] each.
+    regression, [rows, 2]. ``score`` ranks the columns, the highest first, ``None`` if it says
+    nothing of them; ``found`` are those that it selects; ``inclusion`` are probabilities that they
+    matter, [columns] each.
     """
 
     predict: Proba
-    score: Floats
+    score: Floats | None = None
     found: Flags | None = None
     inclusion: Floats | None = None
 
@@ -72,21 +73,34 @@ def _kind(split: Split, module: Any, classifier: str, regressor: str) -> Any:
     return getattr(module, classifier if split.classes else regressor)
 
 
+def _estimator(split: Split) -> Any:
+    module = require("gflowout.integrations.sklearn", extra="sklearn", purpose="the study features")
+    return _kind(split, module, "GFlowOutClassifier", "GFlowOutRegressor")
+
+
+def _of_estimator(model: Any, split: Split) -> Proba:
+    if split.classes:
+        return aligned(model, split.classes)
+    return lambda x: np.column_stack(model.predict(x, return_std=True))
+
+
+def network(split: Split, seed: int, small: bool) -> Answer:
+    """Masks on hidden units, the default of the estimators: no selection of columns."""
+    model = _estimator(split)(random_state=seed).fit(split.x, split.y)
+    return Answer(_of_estimator(model, split))
+
+
 def masks(method: str, split: Split, seed: int, small: bool, **options: Any) -> Answer:
     """Masks on inputs of this library."""
-    module = require("gflowout.integrations.sklearn", extra="sklearn", purpose="the study features")
-    kind = _kind(split, module, "GFlowOutClassifier", "GFlowOutRegressor")
     options |= {"chains": 3, "epochs": 2} if small else {}
-    model = kind(method, mask_inputs=True, random_state=seed, **options).fit(split.x, split.y)
+    model = _estimator(split)(method, mask_inputs=True, random_state=seed, **options).fit(
+        split.x, split.y
+    )
     likely = model.inclusion_.mean.numpy()
     tested = model.p_values_ is not None
     found = model.get_support(**({"fdr": RATE} if tested else {"threshold": 0.5}))
     score = likely - 1e-6 * model.p_values_ if tested else likely
-    if split.classes:
-        return Answer(aligned(model, split.classes), score, found, likely)
-    return Answer(
-        lambda x: np.column_stack(model.predict(x, return_std=True)), score, found, likely
-    )
+    return Answer(_of_estimator(model, split), score, found, likely)
 
 
 def l1(split: Split, seed: int, small: bool, columns: Flags | None = None) -> Answer:
@@ -114,6 +128,21 @@ def l1(split: Split, seed: int, small: bool, columns: Flags | None = None) -> An
     return Answer(lambda x: predict(x[:, kept]), size, size > 0)
 
 
+def ridge(split: Split, seed: int, small: bool) -> Answer:
+    """L2-penalised linear model, by cross-validation."""
+    sklearn = functools.partial(require, extra="sklearn", purpose="the study features")
+    linear, selection = sklearn("sklearn.linear_model"), sklearn("sklearn.model_selection")
+    scaler = sklearn("sklearn.preprocessing").StandardScaler()
+    pipe = sklearn("sklearn.pipeline").make_pipeline
+    if split.classes:
+        plain = pipe(scaler, linear.LogisticRegression(max_iter=2000))
+        grid = {"logisticregression__C": [float(c) for c in 10.0 ** np.arange(-3, 3)]}
+        model = selection.GridSearchCV(plain, grid, scoring="neg_log_loss", cv=FOLDS)
+    else:
+        model = pipe(scaler, linear.RidgeCV(10.0 ** np.arange(-3, 4)))
+    return Answer(_predictions(model.fit(split.x, split.y), split))
+
+
 def forest(split: Split, seed: int, small: bool) -> Answer:
     """A random forest at scikit-learn's defaults, with more trees."""
     ensemble = require("sklearn.ensemble", extra="sklearn", purpose="the study features")
@@ -137,6 +166,7 @@ def boruta(split: Split, seed: int, small: bool) -> Answer:
     narrow = Split(split.x[:, kept], split.y, split.x_test, split.y_test, split.classes)
     answer = forest(narrow, seed, small)
     score = -search.ranking_.astype(float)
+    assert answer.score is not None
     score[kept] += 0.5 * answer.score / answer.score.max()
     return Answer(lambda x: answer.predict(x[:, kept]), score, search.support_)
 
@@ -265,7 +295,9 @@ def bart(split: Split, seed: int, small: bool) -> Answer:
 _FITS: dict[str, Callable[[Split, int, bool], Answer]] = {
     "id-gflowout": functools.partial(masks, "auto"),
     "gates": functools.partial(masks, "gates", chains=CHAINS, options={"strength": 0.003}),
+    "network": network,
     "l1": l1,
+    "ridge": ridge,
     "forest": forest,
     "boruta": boruta,
     "lightgbm": lightgbm,

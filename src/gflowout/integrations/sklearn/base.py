@@ -31,7 +31,7 @@ from sklearn.utils.validation import (
 from gflowout.core import checks
 from gflowout.core.disagreement import Disagreement
 from gflowout.core.inclusion import Inclusion
-from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
+from gflowout.core.likelihoods import Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.core.renamed import renamed
@@ -58,6 +58,7 @@ from gflowout.integrations.sklearn.chains import (
 from gflowout.integrations.sklearn.controls import discoveries, p_values
 from gflowout.integrations.sklearn.features import is_list, units_of
 from gflowout.integrations.sklearn.frames import Encoder, is_frame, is_plain
+from gflowout.integrations.sklearn.linear import kind_of
 from gflowout.integrations.sklearn.tabular import Floats, Ints, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.methods._shared import DEFAULT_KEEP
@@ -117,6 +118,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     calibration_fraction: float = 0.0
     patience: int | None = None
     standardize: bool = True
+    linear_start: bool = True
     groups: Any = None
     always: Any = None
     keep: Any = None
@@ -440,9 +442,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             prior = logit(
                 np.broadcast_to(site.keep or options.prior_keep, site.units).astype(float)
             )
-        likelihood = model.likelihood
-        kind = "binary" if isinstance(likelihood, Binary) else "categorical"
-        kind = "gaussian" if isinstance(likelihood, Gaussian) else kind
+        kind = kind_of(model.likelihood)
         return selection.Setup(unit, prior, recipe.hidden, own.get("start_keep"), kind)
 
     def _recipe(self) -> Recipe:
@@ -453,6 +453,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             recipe = ROWS if self.method == ROWS.method else LOOPED
             recipe = FEATURES if self._stackable() else recipe
         given: dict[str, Any] = {}
+        if not checks.boolean("linear_start", self.linear_start):
+            given["linear"] = False
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
             if self.method != recipe.method:  # whose prior and generators these are made for
