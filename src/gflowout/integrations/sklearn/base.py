@@ -42,6 +42,7 @@ from gflowout.integrations.sklearn.chains import (
     FEATURES,
     HIDDEN,
     LOOPED,
+    RANDOM,
     ROWS,
     Chain,
     Plan,
@@ -448,13 +449,14 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _recipe(self) -> Recipe:
         """The recipe for what is masked, with the values of the arguments that are not ``None``."""
         checks.boolean("mask_inputs", self.mask_inputs)
-        recipe = HIDDEN
+        checks.boolean("linear_start", self.linear_start)
+        # Networks that should disagree must not all be one line.
+        apart = getattr(self, "disagreement", None) is not None
+        recipe = HIDDEN if self.linear_start and not apart else RANDOM
         if self.mask_inputs:
             recipe = ROWS if self.method == ROWS.method else LOOPED
             recipe = FEATURES if self._stackable() else recipe
         given: dict[str, Any] = {}
-        if not checks.boolean("linear_start", self.linear_start):
-            given["linear"] = False
         if self.method != AUTO:
             given["method"] = checks.choice("method", self.method, [AUTO, *METHODS])
             if self.method != recipe.method:  # whose prior and generators these are made for

@@ -115,6 +115,9 @@ class Recipe:
 HIDDEN = Recipe("gflowout", linear=True, lr=2e-3, epochs=100, validation_fraction=0.2, looks=100)
 """Masks on hidden units."""
 
+RANDOM = Recipe("gflowout")
+"""The same from random weights."""
+
 _ON_INPUTS: dict[str, Any] = {
     "epochs": 3, "steps": 1000, "lr": 2e-3, "generator_lr": 2e-3, "validation_fraction": 0.2,
     "rotate": True, "temper": 0.1, "patience": None,

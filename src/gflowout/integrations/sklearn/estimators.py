@@ -57,8 +57,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             ``sample_weight``.
         patience: Epochs without a better validation loss after which training stops.
         standardize: Scale features, and targets of a regression, by the training rows.
-        linear_start: Start networks as a sparse linear model, without ``mask_inputs``; with it, the
-            recipe decides.
+        linear_start: Start networks as a sparse linear model; without effect if inputs are masked,
+            or with ``disagreement``.
         groups: Lists of features that are needed or not as one, such as one-hot columns.
         always: Features that are always used.
         keep: Prior probability that a feature is needed: one number, one per feature, or a mapping.
