@@ -222,8 +222,8 @@ def _all() -> dict[str, Origin]:
                 )  # fmt: skip
         elif name in _READERS:
             read, classes, package, scale = _READERS[name]
-            make = functools.partial(_real, read, classes)
-            origins[name] = Origin(make, **texts, classes=classes, package=package, scale=scale)
+            real = functools.partial(_real, read, classes)
+            origins[name] = Origin(real, **texts, classes=classes, package=package, scale=scale)
         else:
             make = {"wide-500": _wide, "correlated": _correlated}[name]
             origins[name] = Origin(make, **texts, classes=0, known=True)
