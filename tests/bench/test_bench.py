@@ -89,6 +89,14 @@ def test_files_are_compared_with_pytorch(written: Path) -> None:
     assert 1 < figures["MB"] < 2
 
 
+def test_feature_selection_is_compared_with_boosting(written: Path) -> None:
+    tables = json.loads((written / "b.json").read_text())["tables"]
+    assert list(tables["features-fit"]["cases"]) == ["tuned boosting", "masks on inputs"]
+    assert list(tables["features-chains"]["cases"]) == ["1 chain", "10 chains"]
+    large = tables["features-large"]["cases"]["masks on inputs"]
+    assert large["figures"]["seconds"] == large["seconds"]["median"]
+
+
 def test_compacted_modules_are_compared_with_the_backbone(written: Path) -> None:
     cases = json.loads((written / "b.json").read_text())["tables"]["compact-mlp"]["cases"]
     assert list(cases) == ["all units", "75% kept", "50% kept", "25% kept"]
@@ -244,9 +252,9 @@ def test_rounds_are_those_of_the_issue() -> None:
     assert (command.MLP_ROUNDS, command.RESNET_ROUNDS) >= (50, 15)
     repeats = {table.name: table.repeats for table in bench.tables(64, 50, 15)}
     for target in command.TARGETS:
-        least = {"mlp": 50, "ood": 50, "resnet": 15, "lora": 15, "memory": 10, "depth": 5}[
-            target.table.partition("-")[0]
-        ]
+        least = {
+            "mlp": 50, "ood": 50, "resnet": 15, "lora": 15, "memory": 10, "depth": 5, "features": 1,
+        }[target.table.partition("-")[0]]  # fmt: skip
         assert repeats[target.table] >= least
 
 

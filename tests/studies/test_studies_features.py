@@ -38,6 +38,7 @@ from gflowout.studies.features_fit import (
     boosting,
     permutation_importance,
 )
+from gflowout.studies.features_rivals import RIVALS
 from gflowout.studies.framework import study
 
 # Problems
@@ -343,6 +344,11 @@ def test_smoke_end_to_end(smoke: Callable[[str], Path], tmp_path: Path) -> None:
         if any(run.id in path.name for run in runs):
             shutil.copy(path, tmp_path)
     records = [record for record in read(tmp_path, "done") if record["study"] == "features"]
+    rivals = [record for record in records if record["data"] not in PROBLEMS]
+    assert {record["method"] for record in rivals} == {
+        name for name, rival in RIVALS.items() if not rival.package
+    }
+    records = [record for record in records if record["data"] in PROBLEMS]
     assert {record["method"] for record in records} == set(ARMS)
     for record in records:
         metrics = record["metrics"]

@@ -23,6 +23,7 @@ from gflowout.bench.comparisons import (
     memory_format_tables,
 )
 from gflowout.bench.decisions import DETECTORS, KNN, PREDICT, SCORES, ood_tables
+from gflowout.bench.features import BOOSTING, FIT, ONE, SECONDS, TEN, features_tables
 from gflowout.bench.methods import DRAWS, method_tables
 from gflowout.bench.timing import Table, environment, measure
 from gflowout.bench.work import GROWTH, MEMORY_METHODS, memory_table, work_tables
@@ -77,6 +78,9 @@ TARGETS: list[Target] = [
         for figure, bound in ((LORA, 1.15), (MEMORY, 1.10))
         for method in TARGETED
     ),
+    Target("features-fit", FIT, BOOSTING, 10.0),
+    Target("features-chains", TEN, ONE, 3.0),
+    Target("features-large", FIT, SECONDS, 60.0),
 ]
 """All bounds, in the order in which they are shown."""
 
@@ -95,6 +99,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         *ood_tables(mlp_repeats),
         *lora_tables(resnet_repeats, quick),
         *compact_tables(width, resnet_repeats, quick),
+        *features_tables(quick),
     ]
 
 

@@ -148,21 +148,28 @@ def _plan(
     """Studies with their plans; those without a wanted run are left out, with a message."""
     planned: dict[str, tuple[Study, Plan] | Exception] = {}
     runs: list[Run] = []
+    absent: set[str] = set()
     for name in names:
         try:
             study = studies.get(name)
             study = _trials_once(planning.widened(study, against) if against else study)
-            plan = planning.plan(study, preset, out)
-            runs += plan.runs
+            everything = planning.plan(study, preset, out).runs
+            runs += everything
+            absent |= {study.lacks(run) for run in everything if part.has(run)} - {""}
+            study = studies.available(study)
             if part != Part():
                 study = _trials_once(planning.restricted(study, part))
-                plan = planning.plan(study, preset, out)
+            plan = planning.plan(study, preset, out)
             planned[name] = _runs_once(study, plan), plan
         except Exception as error:
             if len(names) == 1:
                 raise
             planned[name] = error
     planning.check(part, runs, "--")
+    if absent:
+        packages = ", ".join(sorted(absent))
+        typer.echo(f"runs left out for packages that are not installed: {packages}; "
+                   "pip install -e '.[rivals]' in a clone of gflowout", err=True)  # fmt: skip
     for name, item in list(planned.items()):
         if not isinstance(item, Exception) and not item[1].runs:
             typer.echo(f"{name}: left out, none of its runs is asked for", err=True)

@@ -4,6 +4,9 @@ Problems with a known answer, and real data with and without noise columns. All 
 number of trials on rows that are held out from the training rows, anew for every seed: seeds draw
 other rows, and a row on which an option was chosen could be another seed's test row. Then one fit
 to all training rows, and one look at the test rows. ``paper`` is a larger ``cpu``.
+
+Then rivals as they come, without trials, on published problems and real tables: see
+``features_compare``.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from gflowout.runs import Context, Result, Run
-from gflowout.studies import features_fit
+from gflowout.studies import features_compare, features_fit
 from gflowout.studies.features_data import PROBLEMS, Flags, Floats, load, prediction
 from gflowout.studies.features_fit import ARMS, EQUAL, Arm, fit
+from gflowout.studies.features_tables import ORIGINS
 from gflowout.studies.framework import content, sections, statistics
 from gflowout.studies.framework.arms import Options
 from gflowout.studies.framework.claims import columns, entry, template
@@ -72,8 +76,8 @@ def tuning(preset: str) -> list[Run]:
 
 
 def runs(preset: str, chosen: Chosen) -> list[Run]:
-    """Every arm on every problem, seed by seed."""
-    return [
+    """Every arm on every problem, seed by seed; then every rival on every table."""
+    own = [
         Run("features", arm.label, data, seed, _options(preset, data, arm, tuned))
         for seed in range(SEEDS[preset])
         for data in _DATA[preset]
@@ -82,11 +86,14 @@ def runs(preset: str, chosen: Chosen) -> list[Run]:
         for like in [arm.like or arm.label]
         for tuned in [chosen.get((place(data, seed), like), ARMS[like].trials[0])]
     ]
+    return own + features_compare.runs(preset, SEEDS[preset])
 
 
 def work(run: Run, context: Context) -> Result:
     """A trial: fit to a part of the training rows, score the rest. A run: fit to all, then test."""
     del context  # nothing is kept: a run is a minute
+    if run.data in ORIGINS:
+        return features_compare.work(run)
     arm, options, tuned = ARMS[run.method], run.options, run.options["tuned"]
     data = run.data.partition(" draw ")[0]
     problem = load(data, run.seed, options.get("rows"), options.get("test"))
@@ -108,6 +115,8 @@ def work(run: Run, context: Context) -> Result:
 
 def seconds(run: Run) -> float:
     """What a trial or a run takes on one core, by arm and problem; tiny ones a second."""
+    if run.data in ORIGINS:
+        return features_compare.seconds(run)
     if "share" in run.options:
         return 1.0
     trial, all_of_it = ARMS[run.method].seconds
@@ -139,8 +148,10 @@ _TEXTS = entry("features.texts")
 def section(records: Sequence[Record]) -> Section:
     """Tables, plots of inclusion and calibration, comparisons and claims."""
     names = sections.present(records, PROBLEMS)
+    rivals = features_compare.blocks(records)
     if not names:
-        return Section(findings=("No run of this study is done yet.",))
+        none = () if rivals else ("No run of this study is done yet.",)
+        return Section(none, rivals, data=sections.present(records, ORIGINS))
     titles = {name: PROBLEMS[name].title for name in names}
     compared = [Compared(name, "test/nll", f"NLL ({titles[name]})", "low") for name in names]
     findings, details = sections.against_others(records, compared, TITLES, OURS)
@@ -164,7 +175,8 @@ def section(records: Sequence[Record]) -> Section:
     for name, title in titles.items():
         chosen = f"{title}: chosen on validation data"
         blocks.append(sections.choices(records, {name: "Options"}, chosen, TITLES))
-    return Section([*filter(None, findings)] or none, blocks, claims(records, names), names)
+    findings = [*filter(None, findings)] or none
+    return Section(findings, [*blocks, *rivals], claims(records, names), names)
 
 
 def _table(
@@ -396,4 +408,5 @@ STUDY = Study(
     section=section,
     seconds=seconds,
     needs=lambda run: ["eicu-demo"] if run.data.startswith("eicu") else [],
+    lacks=features_compare.lacks,
 )

@@ -190,7 +190,7 @@ def _networks(arm: Arm, tuned: Tuned, epochs: int, seed: int, members: int) -> l
     else:
         common |= {
             "chains": 1, "samples": max(5, DRAWS // members), "patience": PATIENCE,
-            "mask_hidden": arm.method != "none",
+            "mask_hidden": arm.method != "none", "linear_start": False,
         }  # fmt: skip
         states = [seed * 1000 + member for member in range(members)]
     return [

@@ -21,12 +21,17 @@ from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from gflowout.core import checks
 from gflowout.core.disagreement import Disagreement
 from gflowout.core.inclusion import Inclusion
-from gflowout.core.likelihoods import Binary, Gaussian, Likelihood
+from gflowout.core.likelihoods import Likelihood
 from gflowout.core.model import MaskedModel
 from gflowout.core.predictive import Predictive
 from gflowout.core.renamed import renamed
@@ -37,6 +42,7 @@ from gflowout.integrations.sklearn.chains import (
     FEATURES,
     HIDDEN,
     LOOPED,
+    RANDOM,
     ROWS,
     Chain,
     Plan,
@@ -52,6 +58,8 @@ from gflowout.integrations.sklearn.chains import (
 )
 from gflowout.integrations.sklearn.controls import discoveries, p_values
 from gflowout.integrations.sklearn.features import is_list, units_of
+from gflowout.integrations.sklearn.frames import Encoder, is_frame, is_plain
+from gflowout.integrations.sklearn.linear import kind_of
 from gflowout.integrations.sklearn.tabular import Floats, Ints, Scale, Table
 from gflowout.methods import METHODS
 from gflowout.methods._shared import DEFAULT_KEEP
@@ -111,6 +119,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     calibration_fraction: float = 0.0
     patience: int | None = None
     standardize: bool = True
+    linear_start: bool = True
     groups: Any = None
     always: Any = None
     keep: Any = None
@@ -123,6 +132,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     _classes: ClassVar[bool]
 
+    _encoder: ClassVar[Encoder | None] = None  # of a frame that is not plain numbers, set by fit
+
     if TYPE_CHECKING:
         p_values_: ClassVar[Floats | None]  # set by fit; a field would be a parameter
 
@@ -133,7 +144,50 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         others.
         """
         check_is_fitted(self)
-        return self._predictive(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._predictive(self._numbers(X))
+
+    def _numbers(self, X: Any) -> Floats:  # noqa: N803
+        """The columns of numbers of a table like that of ``fit``, [rows, columns]."""
+        encoder = self._encoder
+        if encoder is None:
+            plain: Floats = validate_data(self, X, dtype=np.float64, reset=False)
+            return plain
+        if not is_frame(X):
+            raise TypeError(
+                "X must be a DataFrame with the columns of fit, some of which are not plain "
+                f"numbers, got {type(X).__name__}"
+            )
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return encoder.apply(X)
+
+    def _learned(self, X: Any, y: Any, **how: Any) -> tuple[Floats, Any]:  # noqa: N803
+        """The columns of numbers of the table that is fitted to, and its checked targets."""
+        self.__dict__["_encoder"] = None
+        if not is_frame(X) or is_plain(X):
+            return cast(tuple[Floats, Any], validate_data(self, X, y, dtype=np.float64, **how))
+        validate_data(self, X, y, skip_check_array=True)
+        encoder = Encoder.of(X)
+        self.__dict__["_encoder"] = encoder
+        return cast(tuple[Floats, Any], check_X_y(encoder.apply(X), y, estimator=self, **how))
+
+    @property
+    def _first(self) -> Ints:
+        """The first column of numbers of every feature, [features]."""
+        if self._encoder is None:
+            return np.arange(self.n_features_in_)
+        return np.unique(self._encoder.source, return_index=True)[1]
+
+    def transform(self, X: Any) -> Any:  # noqa: N803
+        """The selected features of a table.
+
+        Args:
+            X: [rows, features], as for ``fit``.
+        """
+        check_is_fitted(self)
+        if self._encoder is None:
+            return super().transform(X)
+        self._numbers(X)  # for its checks
+        return self._transform(X)
 
     def _predictive(self, x: Floats) -> Predictive:
         samples = self._recipe().samples
@@ -187,10 +241,10 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             samples: Draws per chain.
         """
         check_is_fitted(self, "inclusion_")
-        x = self._scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        x = self._scale.apply(self._numbers(X))
         if self.p_values_ is not None:  # one answer for all rows
             return np.tile(self.inclusion_.mean.numpy(), (len(x), 1))
-        probabilities = np.zeros(x.shape)
+        probabilities = np.zeros((len(x), self.n_features_in_))
         for start in range(0, len(x), 256):
             rows = slice(start, start + 256)
             masks = self._input_masks(x[rows], checks.integer("samples", samples, low=1))
@@ -327,7 +381,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.chain_weights_ = weights / weights.sum()
         if self.mask_inputs:
             self._warn_blind(recipe.method)
-            self._unit = self._units_of(chains[0].model)
+            self._unit = self._units_of(chains[0].model)[self._first]
             self.inclusion_ = self._inclusion(scaled)
             self.__dict__["p_values_"] = None
 
@@ -359,23 +413,24 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             history, best = result.histories[chain], result.best_looks[chain]
             chains.append(Chain(finished(model, self.device), history, best, evidence))
         self.chains_, self.chain_weights_ = chains, weights
-        self._unit = setup.unit
+        self._unit = setup.unit[self._first]
+        features = replace(setup, unit=self._unit)
         names = [str(name) for name in _check_feature_names_in(self)]
         if held_out.any() and setup.units:
             tests = selection.test(scaled, setup, result, seed)
             keep = weights @ result.keep(setup.units)
-            self.inclusion_ = selection.inclusion(tests, keep, setup, names, seed)
+            self.inclusion_ = selection.inclusion(tests, keep, features, names, seed)
             p = np.append(p_values(tests.units), 0.0)  # the last for features that stay
-            self.__dict__["p_values_"] = p[setup.unit]
+            self.__dict__["p_values_"] = p[self._unit]
         else:
             self.inclusion_ = self._inclusion(scaled)
             self.__dict__["p_values_"] = None
 
     def _units_of(self, model: MaskedModel) -> Ints:
-        """Unit of each feature, -1 for those that stay, [features]."""
+        """Unit of each column of numbers, -1 for those that stay, [columns]."""
         site = next(site for site in model.sites if site.name == INPUT)
         if site.layout is None:
-            return np.arange(self.n_features_in_)
+            return np.arange(site.units)
         return np.array(site.layout.unit)
 
     def _setup(self, recipe: Recipe, model: MaskedModel) -> selection.Setup:
@@ -388,15 +443,16 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             prior = logit(
                 np.broadcast_to(site.keep or options.prior_keep, site.units).astype(float)
             )
-        likelihood = model.likelihood
-        kind = "binary" if isinstance(likelihood, Binary) else "categorical"
-        kind = "gaussian" if isinstance(likelihood, Gaussian) else kind
+        kind = kind_of(model.likelihood)
         return selection.Setup(unit, prior, recipe.hidden, own.get("start_keep"), kind)
 
     def _recipe(self) -> Recipe:
         """The recipe for what is masked, with the values of the arguments that are not ``None``."""
         checks.boolean("mask_inputs", self.mask_inputs)
-        recipe = HIDDEN
+        checks.boolean("linear_start", self.linear_start)
+        # Networks that should disagree must not all be one line.
+        apart = getattr(self, "disagreement", None) is not None
+        recipe = HIDDEN if self.linear_start and not apart else RANDOM
         if self.mask_inputs:
             recipe = ROWS if self.method == ROWS.method else LOOPED
             recipe = FEATURES if self._stackable() else recipe
@@ -471,7 +527,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         fixed = {"prior_keep", "sparsity"} if recipe.grid else {"sparsity"}
         plain = "sparsity" not in names or fixed & set(own) or self._hidden_sites(recipe)
         recipe = replace(recipe, options=options, sparsity=0.0 if plain else recipe.sparsity)
-        return recipe, self._sites(recipe, rows.x.shape[1])
+        return recipe, self._sites(recipe)
 
     def _hidden_sites(self, recipe: Recipe) -> list[str]:
         masked = self.mask_hidden
@@ -480,18 +536,19 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         masked = not self.mask_inputs if masked == AUTO else masked
         return [f"hidden.{layer}.act" for layer in range(len(recipe.hidden))] if masked else []
 
-    def _sites(self, recipe: Recipe, features: int) -> Any:
+    def _sites(self, recipe: Recipe) -> Any:
         """Sites of a chain, as for :func:`gflowout.wrap`."""
         method = METHODS[recipe.method]
         sites: dict[str, Any] = {}
         if self.mask_inputs:
             names = getattr(self, "feature_names_in_", None)
             usual = DEFAULT_KEEP if hasattr(method.Options, "prior_keep") else 0.5
-            sites[INPUT] = units_of(
+            units = units_of(
                 self.groups, self.always, self.keep, None if names is None else list(names),
-                features, recipe.options.get("prior_keep") or usual,
+                self.n_features_in_, recipe.options.get("prior_keep") or usual,
                 recipe.sparsity if recipe.grid else 0.0,
             )  # fmt: skip
+            sites[INPUT] = units if self._encoder is None else self._encoder.units(units)
         else:
             for name in ("groups", "always", "keep"):
                 if getattr(self, name) is not None:
@@ -524,7 +581,7 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Inclusion(masks, torch.from_numpy(self.chain_weights_), names)
 
     def _input_masks(self, x: Floats, samples: int) -> list[torch.Tensor]:
-        """Masks of the inputs for scaled rows, [samples, rows, features] of 0 and 1 per chain."""
+        """Masks of features for scaled rows, [samples, rows, features] of 0 and 1 per chain."""
         result = []
         for number, chain in enumerate(self.chains_):
             sites = chain.model.sites
@@ -535,7 +592,8 @@ class Estimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             mask, layout = masks[index].cpu(), sites[index].layout
             if layout is not None:
                 mask = layout.widen(mask.flatten(0, 1)).reshape(*mask.shape[:2], -1)
-            result.append((mask > 0).float())  # rescaled ones, and gates, have other values than 1
+            # Rescaled masks, and gates, have other values than 1.
+            result.append((mask[..., self._first] > 0).float())
         return result
 
     def _warn_blind(self, method: str) -> None:

@@ -31,6 +31,7 @@ from gflowout.core.predictive import Predictive, of_labels
 from gflowout.core.trajectory import Trajectory
 from gflowout.core.wrap import wrap
 from gflowout.integrations.sklearn import tabular
+from gflowout.integrations.sklearn.linear import start_linear
 from gflowout.integrations.sklearn.stack import Schedule, Stack
 from gflowout.integrations.sklearn.tabular import Floats, Ints, Table
 from gflowout.methods.gflowout import PAPER
@@ -79,6 +80,7 @@ class Recipe:
     # lets features be found, a sparse one then drops those that do not pay.
     sparsity: float = 0.0
     side_by_side: bool = False  # whether chains are trained in one batched pass
+    linear: bool = False  # whether networks start as a sparse linear model
     anneal: tuple[float, float] = (0.4, 0.7)  # shares of the training between which it is raised
     # Options of the method. These and `grid` are for the method named here, others have their own.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -110,8 +112,11 @@ class Recipe:
         return max(0.02, (1 + math.cos(math.pi * late)) / 2)
 
 
-HIDDEN = Recipe("gflowout")
+HIDDEN = Recipe("gflowout", linear=True, lr=2e-3, epochs=100, validation_fraction=0.2, looks=100)
 """Masks on hidden units."""
+
+RANDOM = Recipe("gflowout")
+"""The same from random weights."""
 
 _ON_INPUTS: dict[str, Any] = {
     "epochs": 3, "steps": 1000, "lr": 2e-3, "generator_lr": 2e-3, "validation_fraction": 0.2,
@@ -241,6 +246,8 @@ class _Training:
         self.x = torch.tensor(table.x, dtype=torch.float32, device=device)
         self.model = build(plan, self.x[:1])
         likelihood = self.model.likelihood
+        if recipe.linear:
+            start_linear(self.model, table, plan.seed)
         self.disagreement = plan.disagreement
         if self.disagreement is not None:
             check_term(self.disagreement, self.model)

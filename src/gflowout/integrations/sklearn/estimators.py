@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from gflowout.core import checks
 from gflowout.core.disagreement import Disagreement
@@ -57,6 +57,8 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             ``sample_weight``.
         patience: Epochs without a better validation loss after which training stops.
         standardize: Scale features, and targets of a regression, by the training rows.
+        linear_start: Start networks as a sparse linear model; without effect if inputs are masked,
+            or with ``disagreement``.
         groups: Lists of features that are needed or not as one, such as one-hot columns.
         always: Features that are always used.
         keep: Prior probability that a feature is needed: one number, one per feature, or a mapping.
@@ -104,11 +106,12 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Train on rows and their classes.
 
         Args:
-            X: [rows, features], numbers.
+            X: [rows, features], numbers; or a frame of pandas or polars, also with categories,
+                strings and missing values.
             y: [rows], of any kind.
             sample_weight: How often each row counts, [rows].
         """
-        x, y = validate_data(self, X, y, dtype=np.float64)
+        x, y = self._learned(X, y)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         weight = _weights(sample_weight, x)
@@ -239,11 +242,12 @@ class GFlowOutRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         """Train on rows and their targets.
 
         Args:
-            X: [rows, features], numbers.
+            X: [rows, features], numbers; or a frame of pandas or polars, also with categories,
+                strings and missing values.
             y: [rows] or [rows, targets].
             sample_weight: How often each row counts, [rows].
         """
-        x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        x, y = self._learned(X, y, multi_output=True, y_numeric=True)
         self._single = y.ndim == 1
         targets = y.reshape(len(y), -1).astype(np.float64)
         weight = _weights(sample_weight, x)

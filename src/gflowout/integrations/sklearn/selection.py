@@ -24,7 +24,7 @@ from torch import Tensor
 from gflowout.core.inclusion import Inclusion
 from gflowout.integrations.sklearn import controls, screen
 from gflowout.integrations.sklearn.stack import Rows, Schedule, Stack, Training, densities
-from gflowout.integrations.sklearn.tabular import Floats, Ints, Table
+from gflowout.integrations.sklearn.tabular import Floats, Ints, Table, targets
 
 SETTINGS = ("sparse", "linear", "dense")
 """What a chain starts from, and its prior. ``"sparse"``: effects of the forward search, and each
@@ -95,14 +95,6 @@ class Result:
         for chain, (stack, own) in enumerate(zip(self.stacks, self.candidates, strict=True)):
             rates[chain, own] = stack.logits[0].sigmoid().numpy()[: len(own)]
         return rates
-
-
-def targets(table: Table, kind: str) -> Floats:
-    """Targets as columns: numbers, or 0 and 1 for classes."""
-    if kind != "categorical":
-        return table.y
-    indicators: Floats = np.eye(int(table.y.max()) + 1)[table.y[:, 0].astype(int)]
-    return indicators
 
 
 def _rows(table: Table, kind: str) -> Rows:

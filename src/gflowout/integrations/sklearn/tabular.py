@@ -43,6 +43,14 @@ class Table:
         return Table(self.x[rows], self.y[rows], self.weight[rows])
 
 
+def targets(table: Table, kind: str) -> Floats:
+    """Targets as columns: numbers, or 0 and 1 for classes."""
+    if kind != "categorical":
+        return table.y
+    indicators: Floats = np.eye(int(table.y.max()) + 1)[table.y[:, 0].astype(int)]
+    return indicators
+
+
 def distinct(x: Floats, y: Floats, weight: Floats) -> Table:
     """Join equal rows, adding their weights, and drop those of weight 0; none is negative."""
     used = weight > 0

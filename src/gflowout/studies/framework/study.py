@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Study:
     seconds: Callable[[Run], float] | None = None
     # Names of the data sets of gflowout.data.store that a run or a trial reads.
     needs: Callable[[Run], Iterable[str]] = lambda run: sources(run)
+    # The optional package that a run needs and that is not installed; such runs are left out.
+    lacks: Callable[[Run], str] = lambda run: ""
 
 
 def sources(run: Run) -> list[str]:
@@ -92,6 +94,15 @@ def get(name: str) -> Study:
     return study
 
 
+def available(study: Study) -> Study:
+    """The study without the runs whose optional packages are not installed here."""
+
+    def runs(preset: str, chosen: Chosen) -> list[Run]:
+        return [run for run in study.runs(preset, chosen) if not study.lacks(run)]
+
+    return replace(study, runs=runs)
+
+
 def run(
     study: Study,
     preset: str,
@@ -121,6 +132,7 @@ def do_study(
         ValueError: If every trial of an arm has failed, so that nothing can be chosen.
     """
     checks.choice("preset", preset, PRESETS)
+    study = available(study)
 
     def do(runs: list[Run]) -> Summary:
         # Runs of the same study that were planned before, such as other trials, stay planned.
