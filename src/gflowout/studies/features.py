@@ -150,8 +150,8 @@ def section(records: Sequence[Record]) -> Section:
     names = sections.present(records, PROBLEMS)
     rivals = features_compare.blocks(records)
     if not names:
-        none = () if rivals else ("No run of this study is done yet.",)
-        return Section(none, rivals, data=sections.present(records, ORIGINS))
+        nothing = [] if rivals else ["No run of this study is done yet."]
+        return Section(nothing, rivals, data=sections.present(records, ORIGINS))
     titles = {name: PROBLEMS[name].title for name in names}
     compared = [Compared(name, "test/nll", f"NLL ({titles[name]})", "low") for name in names]
     findings, details = sections.against_others(records, compared, TITLES, OURS)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gflowout.core import metrics
-from gflowout.runs import Run
+from gflowout.runs import Result, Run
 from gflowout.studies.features_data import Flags, Floats, Ints, auroc, prediction
 from gflowout.studies.features_rivals import RIVALS, Answer
 from gflowout.studies.features_tables import ORIGINS, load
@@ -60,7 +60,7 @@ def seconds(run: Run) -> float:
     return 2.0 if run.options else RIVALS[run.method].seconds * ORIGINS[run.data].scale
 
 
-def work(run: Run) -> dict[str, Any]:
+def work(run: Run) -> Result:
     """Fit a rival to the training rows of a table, and score it on its test rows, once."""
     split = load(run.data, run.seed)
     if run.options:
