@@ -139,7 +139,9 @@ class _Account(torch.autograd.Function):
         copies = mask.reshape(-1, *posterior.shape)
         keep, keep_prior = torch.sigmoid(posterior), torch.sigmoid(prior)
         none, none_prior = F.softplus(posterior).sum(-1), F.softplus(prior).sum(-1)
-        gap, moved, anchor = posterior - prior, None, None
+        gap = posterior - prior
+        moved: Tensor | None = None
+        anchor: Tensor | None = None
         log_q = dot(posterior, copies) - none
         log_p = dot(prior, copies) - none_prior
         kl = dot(keep, gap) - none + none_prior
