@@ -93,12 +93,16 @@ class SeededNoise(Noise):
         counts = [rows * count for count in units]
         if max(counts) < _MANY and like.device.type == "cpu":
             numbers = self._numbers(torch.rand, 1, sum(counts), like)
-            pairs = zip(numbers.split(counts, -1), units, strict=True)
+            pairs = zip(torch.split(numbers, counts, -1), units, strict=True)
             self._reserved = [part.reshape(-1, count) for part, count in pairs]
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
         """Return numbers of each draw's own, reserved or new."""
-        return self._reserved.pop(0) if self._reserved else super().uniform(rows, units, like)
+        if not self._reserved:
+            return super().uniform(rows, units, like)
+        numbers = self._reserved.pop(0)
+        assert numbers.shape == (self.copies * rows, units), "not the numbers that were reserved"
+        return numbers
 
     @cached_property
     def generators(self) -> Sequence[Generator]:  # type: ignore[override]
