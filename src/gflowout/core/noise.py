@@ -93,7 +93,7 @@ class SeededNoise(Noise):
         counts = [rows * count for count in units]
         if max(counts) < _MANY and like.device.type == "cpu":
             numbers = self._numbers(torch.rand, 1, sum(counts), like)
-            pairs = zip(numbers.split(counts, -1), units, strict=True)
+            pairs = zip(torch.split(numbers, counts, -1), units, strict=True)
             self._reserved = [part.reshape(-1, count) for part, count in pairs]
 
     def uniform(self, rows: int, units: int, like: Tensor) -> Tensor:
