@@ -112,7 +112,7 @@ class Recipe:
         return max(0.02, (1 + math.cos(math.pi * late)) / 2)
 
 
-HIDDEN = Recipe("gflowout", linear=True, lr=2e-3, epochs=100, validation_fraction=0.2, looks=100)
+HIDDEN = Recipe("gflowout", linear=True, lr=5e-3, epochs=100, validation_fraction=0.2, looks=100)
 """Masks on hidden units."""
 
 RANDOM = Recipe("gflowout")

@@ -30,8 +30,9 @@ def sparse_model(table: Table, kind: str, seed: int) -> tuple[Tensor, Tensor]:
     """
     if len(table) > MOST_ROWS:
         table = table.take(np.sort(np.random.RandomState(seed).permutation(len(table))[:MOST_ROWS]))
+    share = table.weight / table.weight.mean()  # weights may be relative
     x, y, weight = (
-        torch.from_numpy(part).float() for part in (table.x, targets(table, kind), table.weight)
+        torch.from_numpy(part).float() for part in (table.x, targets(table, kind), share)
     )
     fold = torch.from_numpy(np.random.RandomState(seed).permutation(len(x)) % FOLDS)
     held_out = weight * torch.stack([fold == number for number in range(FOLDS)])
