@@ -26,6 +26,7 @@ def run(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The outputs of every code cell, in the notebook format 4."""
     names: dict[str, Any] = {"__name__": "notebook"}
     outputs = []
+    plt.close("all")  # a figure that was left open is no output
     for cell in notebook["cells"]:
         if cell["cell_type"] != "code":
             continue

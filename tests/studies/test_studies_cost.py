@@ -99,7 +99,7 @@ def test_claims_by_their_rules():
         *["tested on a stand-in"] * 3,
         "not testable here",
     ]
-    assert all(claim.why.startswith("Holds on a CPU, in the pl") for claim in claims[:3])
+    assert all(claim.why.startswith("Holds on a CPU, in place") for claim in claims[:3])
     slow = {**RATIOS, "gflowout": 2.8}
     some = [record("resnet18", seed, slow, predict=RATIOS) for seed in (0, 1)]
     found = cost.STUDY.section(some)
