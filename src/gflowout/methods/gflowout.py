@@ -410,7 +410,7 @@ class GFlowOut(Method):
     def _features(
         self, site: int, activation: Tensor, trajectory: Trajectory
     ) -> tuple[Tensor, Tensor]:
-        dtype = generators.like(self.posterior).dtype
+        dtype = self.posterior.get_parameter("0.blocks.0.bias").dtype
         pooled = self.sites[site].pool(activation.detach(), trajectory.real).to(dtype)
         context = trajectory.context
         if context is None:
