@@ -69,9 +69,9 @@ def scores_by_name(
     """
     scores = {}
     for name in names:
-        each = name.endswith(EACH_DRAW)
         score = getattr(pred, name.removesuffix(EACH_DRAW))
-        values = score(combine="draws") if each else pred.score(name)
+        by_draw = name.endswith(EACH_DRAW)
+        values = score(combine="draws") if by_draw else pred.score(name)
         scores[name] = _no_rounding(model, name, values)
     return scores
 

@@ -96,13 +96,15 @@ class Disagreement:
             **kwargs: Keyword arguments of the backbone.
         """
         self.check(model)
-        args, kwargs = self._made(args, kwargs)
+        args, kwargs = self._strange(args, kwargs)
         members = model.members if isinstance(model, Ensemble) else [model]
         logits = torch.cat([drawn_logits(member, self.draws, args, kwargs) for member in members])
         self._look(logits)
         # Summed over the labels of an example, as its log-likelihood is.
-        each = disagreement(logits).flatten(1).sum(1) if logits.dim() > 3 else disagreement(logits)
-        return -self.weight * len(members) * each.mean()
+        information = disagreement(logits)
+        if logits.dim() > 3:
+            information = information.flatten(1).sum(1)
+        return -self.weight * len(members) * information.mean()
 
     def check(self, model: MaskedModel | Ensemble) -> None:
         """Raise unless draws of the model can disagree about classes."""
@@ -127,13 +129,13 @@ class Disagreement:
         inputs = named or getattr(self.inputs, "__qualname__", type(self.inputs).__qualname__)
         return {"weight": self.weight, "inputs": inputs, "draws": self.draws}
 
-    def _made(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    def _strange(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Arguments of a call on made inputs."""
         if callable(self.inputs):
-            made = self.inputs(*args, **kwargs)
-            if isinstance(made, Mapping):
-                return (), dict(made)
-            return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+            inputs = self.inputs(*args, **kwargs)
+            if isinstance(inputs, Mapping):
+                return (), dict(inputs)
+            return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
         name, single = self.inputs, len(args) == 1 and not kwargs
         x = args[0] if single else None
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -229,9 +231,9 @@ def shuffled_blocks(x: Tensor) -> Tensor:
     order = torch.rand(blocks.shape[:2], device=x.device).argsort(1)
     blocks = blocks.gather(1, order.unsqueeze(-1).expand_as(blocks))
     joined = blocks.reshape(cut.shape).permute(0, 3, 1, 4, 2, 5)
-    made = x.clone()
-    made[whole] = joined.reshape(x[whole].shape)
-    return made
+    shuffled = x.clone()
+    shuffled[whole] = joined.reshape(x[whole].shape)
+    return shuffled
 
 
 def blended(x: Tensor) -> Tensor:

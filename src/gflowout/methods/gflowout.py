@@ -312,7 +312,7 @@ class GFlowOut(Method):
         def drawn() -> Tensor:
             units, noise, rows = self.sites[site].units, trajectory.noise, trajectory.batch
             if site == 0:
-                noise.reserve(rows, [each.units for each in self.sites], activation)
+                noise.reserve(rows, [other.units for other in self.sites], activation)
             if self.options.prior == "fixed":
                 keep = torch.as_tensor(self.starts.at(site)).sigmoid()
                 return policy.bernoulli(noise, keep, rows, units, activation)

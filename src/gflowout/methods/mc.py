@@ -96,7 +96,7 @@ class MCDropout(Method):
         def drawn() -> Tensor:
             noise, rows = trajectory.noise, trajectory.batch
             if site == 0:
-                noise.reserve(rows, [each.units for each in self.sites], activation)
+                noise.reserve(rows, [other.units for other in self.sites], activation)
             mask = policy.bernoulli(noise, keep, rows, place.units, activation)
             return mask.to(activation.dtype)
 

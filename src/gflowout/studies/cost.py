@@ -104,10 +104,10 @@ def tables(data: str, options: Mapping[str, Any]) -> dict[str, timing.Table]:
         models = {label: _model(label, network, x[:2]).to(device) for label in TITLES}
         x, y = x.to(device), y.to(device)
         if action == "train":
-            made = {label: adam_step(model, x, y) for label, model in models.items()}
+            timed = {label: adam_step(model, x, y) for label, model in models.items()}
         else:
-            made = {label: prediction(m, x, options["draws"]) for label, m in models.items()}
-        return {label: _finished(case, device) for label, case in made.items()}
+            timed = {label: prediction(m, x, options["draws"]) for label, m in models.items()}
+        return {label: _finished(case, device) for label, case in timed.items()}
 
     return {
         action: timing.Table(

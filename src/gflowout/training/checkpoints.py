@@ -127,8 +127,8 @@ def last(folder: Path) -> Path | None:
     It and the best epoch before it must be undamaged. Damage, which a disk or a copy may do, is
     warned of.
     """
-    found = latest(folder)
-    return None if found is None else found[0]
+    checkpoint = latest(folder)
+    return None if checkpoint is None else checkpoint[0]
 
 
 def latest(folder: Path) -> tuple[Path, list[dict[str, float]], dict[str, Any]] | None:

@@ -258,10 +258,10 @@ def _ended(options: FitOptions, history: list[dict[str, float]]) -> str | None:
 
 def _load_best(model: MaskedModel, saved: Path) -> tuple[list[dict[str, float]], int, float]:
     """Load the weights of the best epoch; return the history, that epoch and its score."""
-    found = checkpoints.latest(saved)
-    if found is None:
+    checkpoint = checkpoints.latest(saved)
+    if checkpoint is None:
         raise RuntimeError(f"{saved}: the checkpoints of the run are gone")
-    _, history, state = found
+    _, history, state = checkpoint
     by_epoch = checkpoints.scores(history)
     best = checkpoints.best_epochs(by_epoch, 1)[0]
     model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
