@@ -30,8 +30,8 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#9ecae1", "color-brand-content": "#9ecae1"},
 }
 
-# Headings are targets, as on GitHub: [records](../guides/runs.md#records).
-myst_heading_anchors = 3
+# Headings are targets, as on GitHub: [records](../guides/scale.md#records).
+myst_heading_anchors = 4
 myst_enable_extensions: list[str] = []
 
 napoleon_google_docstring = True

@@ -1,6 +1,6 @@
 """Our corruptions against the package imagecorruptions, on the same images and drawn numbers.
 
-``python tests/corruption_parity.py --data-dir DIR`` prints the table of docs/guides/shifts.md.
+``python tests/corruption_parity.py --data-dir DIR`` prints the table of docs/guides/data.md.
 The package is only an oracle: it works on one image at a time with NumPy, SciPy and OpenCV.
 """
 

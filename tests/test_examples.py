@@ -62,7 +62,7 @@ def test_script_says_what_the_docs_quote(name: str, run: Any) -> None:
     assert png_size(plot) > (500, 300)
     pages = [
         (ROOT / "docs" / "guides" / page).read_text()
-        for page in ("gallery.md", "decisions.md", "adapters.md")
+        for page in ("gallery.md", "decisions.md", "transformers.md")
     ]
     assert shape(said) in set().union(*map(quoted, pages))
     page = next(page for page in pages if f"examples/{name}.py" in page)

@@ -232,10 +232,10 @@ def test_sites_are_found_by_wrap(net: nn.Module, shape: tuple[int, ...]) -> None
 def test_page_runs_and_its_counts_are_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/backbones.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/api/backbones.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     torch.manual_seed(0)
-    exec(compile(code, "docs/guides/backbones.md", "exec"), {"__name__": "page"})
+    exec(compile(code, "docs/reference/api/backbones.md", "exec"), {"__name__": "page"})
     printed = re.findall(r"^[\d,]+$", capsys.readouterr().out, re.MULTILINE)
     table = re.findall(r"^\| `[^|]+` \| ([\d,]+) \|", page, re.MULTILINE)
     assert len(table) == 9

@@ -22,7 +22,7 @@ import gflowout as gfo
 from gflowout.methods import METHODS
 
 TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs/guides/distributed.md"
+DOCS = TESTS.parent / "docs/guides/scale.md"
 LIMIT = 100
 """Seconds that a group of processes may take; a third on an idle machine is plenty."""
 
@@ -203,7 +203,8 @@ def test_synchronised_batchnorm_can_be_put_in_a_wrapped_model() -> None:
 
 
 def scripts() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    page, _, _ = DOCS.read_text().partition("\n## Many runs\n")
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
 @pytest.fixture

@@ -219,10 +219,11 @@ def test_code_of_the_documentation_runs(
     pytest.importorskip("lightning")
     torch.manual_seed(0)
     monkeypatch.setenv("GFLOWOUT_DATA", str(real_data("vqa-rad").parent))
-    text = (Path(__file__).parents[2] / "docs/guides/vqa.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/paper-data.md").read_text()
+    _, _, text = page.partition("\n## Visual question answering\n")
     session: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/guides/vqa.md", "exec"), session)
+        exec(compile(block, "docs/guides/paper-data.md", "exec"), session)
     assert session["result"].history[-1]["valid/nll"] < 150  # 302 = 435 log 2 before training
     _, by_class, by_text, *predicted = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("tensor(") for line in predicted) == 2

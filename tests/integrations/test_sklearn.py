@@ -656,10 +656,10 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
 def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     short = dataclasses.replace(FEATURES, chains=6, steps=100)
     monkeypatch.setattr(estimator, "FEATURES", short)
-    text = (Path(__file__).parents[2] / "docs/guides/sklearn.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/guides/tables.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     space: dict = {}
-    exec(compile(code, "docs/guides/sklearn.md", "exec"), space)
+    exec(compile(code, "docs/guides/tables.md", "exec"), space)
     assert space["clf"].score(space["X_test"], space["y_test"]) > 0.9
     wards = [f"onehotencoder__ward_{ward}" for ward in "abc"]
     assert space["mixed"].groups == [wards]

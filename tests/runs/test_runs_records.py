@@ -242,7 +242,7 @@ def test_commit_of_the_work(tmp_path):
 
 
 def test_the_record_on_the_page_is_a_real_one():
-    page = (Path(__file__).parents[2] / "docs/guides/runs.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/scale.md").read_text()
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     record = records.from_text(text)
     assert set(record) == set(runs_work.tallied(0))

@@ -47,7 +47,7 @@ def wrap(
             to :class:`Units` (groups of features, pixels, prior keep rates); or ``None`` for every
             ``nn.Dropout*``. ``"none"`` also takes ``()``, for the module as it is.
         likelihood: What the output means: :class:`Categorical`, :class:`Binary`,
-            :class:`MultiLabel`, :class:`Gaussian`, another one of ``docs/guides/likelihoods.md`` or
+            :class:`MultiLabel`, :class:`Gaussian`, another one of ``docs/guides/own-model.md`` or
             your own. ``"classification"``, ``"binary"``, ``"multilabel"`` and ``"regression"`` are
             the first four, sized by the output of the example.
         example: One real call: a tuple of positional or a dict of keyword arguments. Two examples

@@ -1,4 +1,4 @@
-"""Many runs: studies, engines that do their runs, one record for each; see docs/guides/runs.md."""
+"""Many runs: studies, engines that do their runs, one record for each; see docs/guides/scale.md."""
 
 from __future__ import annotations
 

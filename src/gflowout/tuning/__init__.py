@@ -1,4 +1,4 @@
-"""Search over any option on validation data, one budget for all; see docs/guides/tuning.md."""
+"""Search over any option on validation data, one budget for all; see docs/guides/experiments.md."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MOST_REPEATED = 10
 class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """A classifier with learned masks, which also says how certain its predictions are.
 
-    Defaults of ``None`` arguments depend on what is masked: see ``docs/guides/sklearn.md``.
+    Defaults of ``None`` arguments depend on what is masked: see ``docs/guides/tables.md``.
     Features are named by number, or by column name where ``X`` was a DataFrame.
 
     Args:
