@@ -145,14 +145,14 @@ def test_integrations_are_documented() -> None:
 def test_every_likelihood_has_a_row() -> None:
     from gflowout.core.likelihoods import LIKELIHOODS, TASKS
 
-    table = re.findall(r"^\| (.*?) \|", (DOCS / "guides" / "own-model.md").read_text(), re.MULTILINE)
+    table = re.findall(
+        r"^\| (.*?) \|", (DOCS / "guides" / "own-model.md").read_text(), re.MULTILINE
+    )
     assert set(re.findall(r"`gfo\.(\w+)\(", " ".join(table))) >= LIKELIHOODS.keys()
     assert set(re.findall(r'`"(\w+)"`', " ".join(table))) >= set(TASKS)
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/reference/methods.md", "docs/guides/scale.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/methods.md", "docs/guides/scale.md"])
 def test_every_method_has_a_row(page: str) -> None:
     from gflowout.methods import METHODS
 

@@ -653,7 +653,8 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
     assert ended.stdout.startswith(wanted)
 
 
-def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     short = dataclasses.replace(FEATURES, chains=6, steps=100)
     monkeypatch.setattr(estimator, "FEATURES", short)
     text = (Path(__file__).parents[2] / "docs/guides/tables.md").read_text()
