@@ -230,6 +230,14 @@ def test_a_batch_of_one_is_read_like_any_other(
     assert torch.allclose(some.log_prob(labels[:batch]), both.log_prob(labels)[:batch])
 
 
+def test_predictions_of_different_likelihoods_are_not_joined() -> None:
+    classes = gfo.Predictive(torch.zeros(2, 3, 4), gfo.Categorical(4))
+    labels = gfo.Predictive(torch.zeros(2, 3, 4), gfo.MultiLabel(4))
+    assert gfo.Predictive.join([classes, classes]).mean.shape == (6, 4)
+    with pytest.raises(ValueError, match=r"same likelihood, got Categorical.*, MultiLabel"):
+        gfo.Predictive.join([classes, labels])
+
+
 def test_repr_shows_sizes() -> None:
     assert repr(CLASSES[0][0]) == "Predictive(6 samples, mean [4, 3], Categorical(classes=3))"
 

@@ -127,6 +127,14 @@ def test_disagreement_of_logits_leaves_out_what_all_classes_share() -> None:
     torch.testing.assert_close(uncertainty.logit_disagreement(3 * logits), 9 * disagreement)
 
 
+def test_votes_of_draws_that_are_not_numbers_are_no_agreement() -> None:
+    logits = torch.tensor([[[1.0, 0.0], [2.0, 0.0], [math.inf, 0.0]]]).repeat(4, 1, 1)
+    logits[1, 1, 1] = math.nan
+    ratio = uncertainty.variation_ratio(logits)
+    assert ratio.isnan().tolist() == [False, True, False]
+    assert ratio[[0, 2]].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("name", ["energy", "max_logit", "gen", "variation_ratio"])
 def test_scores_of_unknown_inputs_name_what_combine_takes(name: str) -> None:
     with pytest.raises(ValueError, match=r"combine must be one of 'mean', 'draws', got 'logits'"):

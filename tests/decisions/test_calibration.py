@@ -216,6 +216,18 @@ def test_tags_count_one_by_one_and_padding_not_at_all(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_classes_may_be_on_the_first_axis(kind: type) -> None:
+    """Of pictures as many pixels high and wide as there are classes, in either layout."""
+    pred, y = overconfident(3, rows=160)
+    pixels, y = pred.outputs.reshape(3, 10, 4, 4, 4), y.reshape(10, 4, 4)
+    last = gfo.Predictive(pixels, gfo.Categorical(4))
+    first = gfo.Predictive(pixels.movedim(-1, 2), gfo.Categorical(4, axis=1))
+    one, other = kind().fit(last, y), kind().fit(first, y)
+    torch.testing.assert_close(other(first).mean, one(last).mean)
+    torch.testing.assert_close(one(first).mean, one(last).mean)
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_files_bring_back_what_was_saved(kind: type, tmp_path: Path) -> None:
     pred, y = overconfident(3, rows=100)
     scaler, path = kind().fit(pred, y), tmp_path / "scaler.safetensors"

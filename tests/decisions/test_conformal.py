@@ -305,6 +305,25 @@ def test_reports_count() -> None:
     }  # fmt: skip
 
 
+def test_reports_refuse_labels_that_do_not_fit() -> None:
+    sets = torch.ones(4, 3, dtype=torch.bool)
+    assert report_sets(sets, torch.tensor([0.0, 1.0, 2.0, 0.0]))["coverage"] == 1
+    for wrong in (0.7, math.nan):
+        with pytest.raises(ValueError, match="y must hold classes as whole numbers"):
+            report_sets(sets, torch.full((4,), wrong))
+    low, high = torch.zeros(2, 3), torch.ones(2, 3)
+    with pytest.raises(ValueError, match=r"same shape .* \[2, 3\] and \[3, 2\]"):
+        report_intervals(low, high, torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="must hold numbers, got NaN"):
+        report_intervals(low, high, torch.full((2, 3), math.nan))
+    assert report_intervals(low[0], high[0], torch.zeros(3, 1))["coverage"] == 1
+
+
+def test_thresholds_keep_no_gradient() -> None:
+    pred = gfo.Predictive(torch.randn(2, 30, 1), gfo.Ordinal(3))  # whose thresholds are learned
+    assert not Sets(0.5).fit(pred, torch.arange(30) % 3).threshold.requires_grad
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_scores_rank_classes_by_probability(method: str) -> None:
     p = torch.rand(50, 7, dtype=torch.float64).softmax(-1)

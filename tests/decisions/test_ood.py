@@ -392,6 +392,38 @@ def test_strange_numbers_are_alarms_and_no_basis_for_a_fit() -> None:
         Mahalanobis("input").fit(net, (bad, y[:3]))
 
 
+def test_a_threshold_that_nothing_exceeds_is_an_error() -> None:
+    net, x, _, _ = setting()
+    alarm = Mahalanobis("tanh").fit(net, x[:200])
+    known = x[200:].clone()
+    known[:6] = math.nan
+    with pytest.raises(ValueError, match=r"finite features in at least 96 of 100 rows .* got 94"):
+        alarm.threshold(known)
+    assert math.isfinite(alarm.threshold(known[3:]))
+
+
+@pytest.mark.parametrize("kind", [Mahalanobis, RelativeMahalanobis])
+def test_rows_without_a_class_are_left_out(kind: type[Detector]) -> None:
+    net, x, y, strange = setting()
+    likelihood = gfo.Categorical(3, ignore_index=-100)
+    model = gfo.wrap(net, "mc", ["tanh"], likelihood=likelihood, example=(x[:2],))
+    labels = y.clone()
+    labels[::4] = -100
+    labels[256:] = -100  # all of the second batch
+    rows = labels != -100
+    expected = kind().fit(model, (x[rows], y[rows]))(strange)
+    torch.testing.assert_close(kind().fit(model, (x, labels))(strange), expected)
+    with pytest.raises(ValueError, match="no rows with a label that counts"):
+        kind().fit(model, (x, torch.full_like(y, -100)))
+
+
+def test_counts_are_no_classes() -> None:
+    net, x, y, _ = setting()
+    model = gfo.wrap(net, "mc", ["tanh"], likelihood=gfo.Poisson(3), example=(x[:2],))
+    with pytest.raises(ValueError, match=r"labels of Poisson\(dim=3\) are no classes"):
+        Mahalanobis().fit(model, (x, y))
+
+
 def test_errors_say_what_would_be_right() -> None:
     net, x, y, strange = setting()
     with pytest.raises(RuntimeError, match=r"KNN is not fitted: call fit\(model, data\) first"):

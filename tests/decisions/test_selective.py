@@ -204,6 +204,14 @@ def test_a_prediction_defers_a_share_or_above_a_threshold() -> None:
         pred.defer("entropie", share=0.5)
 
 
+@pytest.mark.parametrize("score", ["entropy", "variation_ratio", "max_probability"])
+def test_what_is_not_a_number_is_left_to_a_person(score: str) -> None:
+    outputs = torch.tensor([[[9.0, 0.0], [math.nan, 0.0], [8.0, 0.0]]]).repeat(5, 1, 1)
+    pred = gfo.Predictive(outputs, gfo.Categorical(2))
+    assert pred.defer(score, threshold=0.1).tolist() == [False, True, False]
+    assert pred.defer(score, share=0.34).tolist() == [False, True, False]
+
+
 def test_given_losses_at_ignored_labels_do_not_count() -> None:
     outputs = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0))
     pred = gfo.Predictive(outputs, gfo.Categorical(3, ignore_index=-100))

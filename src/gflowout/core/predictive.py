@@ -107,6 +107,9 @@ class Predictive:
         counts = sorted({len(part.outputs) for part in parts})
         if len(counts) > 1:
             raise ValueError(f"parts must have the same number of samples, got {counts}")
+        kinds = sorted({repr(part.likelihood) for part in parts})
+        if len(kinds) > 1:
+            raise ValueError(f"parts must have the same likelihood, got {', '.join(kinds)}")
         with_masks = [part.masks for part in parts if part.masks is not None]
         masks = None
         if len(with_masks) == len(parts):
@@ -270,7 +273,8 @@ class Predictive:
         Args:
             score: Uncertainty by name; see :meth:`score`.
             share: Leave this share of the examples at hand, the least certain; rounded down.
-            threshold: Leave examples with a score above this; give either.
+            threshold: Leave examples with a score above this, and those with a score of NaN; give
+                either.
 
         Examples:
             >>> from gflowout import Categorical
@@ -284,7 +288,7 @@ class Predictive:
             )
         scores = self.score(score)
         if threshold is not None:
-            return scores > checks.number("threshold", threshold)
+            return ~(scores <= checks.number("threshold", threshold))
         assert share is not None
         count = math.floor(checks.number("share", share, low=0, high=1) * scores.numel())
         chosen = torch.zeros_like(scores, dtype=torch.bool).flatten()

@@ -165,6 +165,8 @@ def gen(
 def variation_ratio(probabilities: Tensor, combine: Combine = "draws") -> Tensor:
     """Share of draws that do not vote for the class with most votes, 0 to 1, [...].
 
+    NaN where a draw holds NaN.
+
     Args:
         probabilities: [samples, ..., classes]; logits give the same votes.
         combine: ``"draws"`` lets every draw vote for its most probable class; ``"mean"`` takes the
@@ -177,10 +179,10 @@ def variation_ratio(probabilities: Tensor, combine: Combine = "draws") -> Tensor
     """
     if checks.choice("combine", combine, _COMBINE) == "mean":
         return 1 - max_probability(probabilities)
-    votes = torch.zeros_like(probabilities).scatter_(
-        -1, probabilities.argmax(-1, keepdim=True), 1.0
-    )
-    return 1 - votes.mean(0).amax(-1)
+    largest, choice = probabilities.max(-1, keepdim=True)  # NaN counts as the largest
+    votes = torch.zeros_like(probabilities).scatter_(-1, choice, 1.0)
+    ratio = 1 - votes.mean(0).amax(-1)
+    return ratio.masked_fill(largest.isnan().any(0).squeeze(-1), math.nan)
 
 
 def logit_disagreement(logits: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gflowout.core import atomic_io
 from gflowout.core.likelihoods import Binary, Categorical, Likelihood, MultiLabel
-from gflowout.core.predictive import Predictive
+from gflowout.core.predictive import Predictive, settled
 
 FORMAT = 1
 """Version of the file format; a file of another version is refused."""
@@ -42,14 +42,17 @@ def has_classes(likelihood: Likelihood) -> bool:
     return likelihood.has_classes
 
 
-def check_logits(pred: Predictive, purpose: str) -> None:
-    """Raise unless the outputs are logits, which can be scaled."""
+def with_logits(pred: Predictive, purpose: str) -> Predictive:
+    """A prediction whose outputs are logits, classes last; an error if it has none to scale."""
     check_prediction("pred", pred)
     if not isinstance(pred.likelihood, Categorical | Binary | MultiLabel):
         raise TypeError(
             f"{purpose} is for Categorical, Binary and MultiLabel, the prediction has "
             f"{pred.likelihood}; for numbers see gfo.conformal.Intervals"
         )
+    if getattr(pred.likelihood, "axis", -1) == -1:
+        return pred
+    return settled(pred.outputs, pred.likelihood, pred.masks)
 
 
 def everywhere(condition: Tensor) -> bool:
@@ -65,7 +68,7 @@ def log_probabilities(pred: Predictive) -> Tensor:
             f"pred must be a prediction of classes, it has {pred.likelihood}; for numbers see "
             "gfo.conformal.Intervals"
         )
-    logits = pred.likelihood.class_logits(pred.outputs.flatten(0, 1).detach().double())
+    logits = pred.likelihood.class_logits(pred.outputs.flatten(0, 1).double()).detach()
     if not everywhere(logits.isfinite()):
         raise ValueError("pred must have finite outputs, got NaN or infinity")
     return logits.reshape(*pred.outputs.shape[:2], *logits.shape[1:]).log_softmax(-1)

@@ -25,9 +25,9 @@ from gflowout.decisions._shared import (
     Fitted,
     average,
     check_count,
-    check_logits,
     class_labels,
     log_probabilities,
+    with_logits,
 )
 from gflowout.decisions.reliability import Reliability, plot_reliability, reliability
 
@@ -76,7 +76,7 @@ class Temperature(Fitted):
             pred: Prediction of examples that the network was not trained on.
             y: Their labels, as in training.
         """
-        check_logits(pred, "Temperature")
+        pred = with_logits(pred, "Temperature")
         logits, labels = _labelled(pred, y)
 
         def loss(log_t: float) -> float:
@@ -107,7 +107,7 @@ class Temperature(Fitted):
         Args:
             pred: Of the same model.
         """
-        check_logits(pred, "Temperature")
+        pred = with_logits(pred, "Temperature")
         factor = 1 / float(self.state_dict()["temperature"])
         return Predictive(pred.outputs * factor, pred.likelihood, pred.masks)
 
@@ -160,7 +160,7 @@ class Vector(Fitted):
             pred: Prediction of examples that the network was not trained on.
             y: Their labels, as in training.
         """
-        check_logits(pred, "Vector")
+        pred = with_logits(pred, "Vector")
         _, labels = _labelled(pred, y)
         _check_classes(labels, "Vector")
         outputs = pred.outputs.detach().double()
@@ -197,7 +197,7 @@ class Vector(Fitted):
         Args:
             pred: Of the same model.
         """
-        check_logits(pred, "Vector")
+        pred = with_logits(pred, "Vector")
         weight, bias = (tensor.to(pred.outputs) for tensor in self.state_dict().values())
         size = 1 if isinstance(pred.likelihood, Binary) else pred.outputs.shape[-1]
         if len(weight) != size:
@@ -256,7 +256,7 @@ class Isotonic(Fitted):
             pred: Prediction of examples that the network was not trained on.
             y: Their labels, as in training.
         """
-        _check_one_of(pred)
+        pred = _one_of_classes(pred)
         logits, labels = _labelled(pred, y)
         _check_classes(labels, "Isotonic")
         mean = average(logits)
@@ -278,7 +278,7 @@ class Isotonic(Fitted):
         Args:
             pred: Of the same model.
         """
-        _check_one_of(pred)
+        pred = _one_of_classes(pred)
         device = pred.outputs.device
         knots, values, floor = (tensor.to(device) for tensor in self.state_dict().values())
         log_probs = log_probabilities(pred)
@@ -319,10 +319,12 @@ def _check_classes(labels: Tensor, name: str) -> None:
         )
 
 
-def _check_one_of(pred: Predictive) -> None:
-    check_logits(pred, "Isotonic")
+def _one_of_classes(pred: Predictive) -> Predictive:
+    """A prediction of one class per label, its logits classes last."""
+    pred = with_logits(pred, "Isotonic")
     if not isinstance(pred.likelihood, Categorical | Binary):
         raise TypeError(
             f"Isotonic is for Categorical and Binary, the prediction has {pred.likelihood}; take "
             "Temperature or Vector"
         )
+    return pred

@@ -102,6 +102,8 @@ def report_sets(sets: Tensor, y: Tensor) -> dict[str, float]:
     """
     if sets.dim() != 2 or sets.dtype != torch.bool:
         raise ValueError(f"sets must be bool [batch, classes], got {sets.dtype} {list(sets.shape)}")
+    if y.is_floating_point() and bool((y != y.floor()).any()):
+        raise ValueError("y must hold classes as whole numbers, got fractions or NaN")
     labels = y.long().reshape(-1).to(sets.device)
     if len(labels) != len(sets) or not len(sets):
         raise ValueError(f"y must have one label for each of {len(sets)} sets, got {len(labels)}")
@@ -129,7 +131,7 @@ def report_intervals(low: Tensor, high: Tensor, y: Tensor) -> dict[str, float]:
     Args:
         low: Lower ends.
         high: Upper ends, of the same shape.
-        y: True numbers, as many.
+        y: True numbers, of the same shape; an axis of size 1 more or less at the end is no matter.
 
     Returns:
         ``coverage``; ``width``, the mean; ``median_width``.
@@ -139,12 +141,15 @@ def report_intervals(low: Tensor, high: Tensor, y: Tensor) -> dict[str, float]:
         >>> report_intervals(low, high, torch.tensor([0.5, 4.0]))
         {'coverage': 0.5, 'width': 2.0, 'median_width': 1.0}
     """
-    if low.shape != high.shape or y.numel() != low.numel() or not low.numel():
+    same = low.shape in (y.shape, (*y.shape, 1)) or y.shape == (*low.shape, 1)
+    if low.shape != high.shape or not same or not low.numel():
         raise ValueError(
-            "low, high and y must hold as many numbers each, got shapes "
+            "low, high and y must have the same shape and hold numbers, got shapes "
             f"{list(low.shape)}, {list(high.shape)} and {list(y.shape)}"
         )
     truth = y.reshape(low.shape).to(low.device)
+    if any(bool(part.isnan().any()) for part in (low, high, truth)):
+        raise ValueError("low, high and y must hold numbers, got NaN")
     width = (high - low).double()
     return {
         "coverage": float(((low <= truth) & (truth <= high)).double().mean()),

@@ -174,7 +174,14 @@ class Detector(ABC):
                 f"data must have at least {least} rows for false_alarms={false_alarms:g}, got "
                 f"{count}"
             )
-        return float(scores.double().kthvalue(max(1, place)).values)
+        level = float(scores.double().kthvalue(max(1, place)).values)
+        if math.isinf(level):
+            raise ValueError(
+                f"data must have finite features in at least {place} of {count} rows for "
+                f"false_alarms={false_alarms:g}, got {int(scores.isfinite().sum())}: no input "
+                "would ever be an alarm"
+            )
+        return level
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector, without the model, to a safetensors file.
@@ -228,6 +235,8 @@ class Detector(ABC):
     def _features(self, stream: Iterator[reading.Batch]) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Features of training data, draws as further rows."""
         generator = random.generator(0, "fit")
+        likelihood = self.model.likelihood if isinstance(self.model, MaskedModel) else None
+        ignored = getattr(likelihood, "ignore_index", None)
         for args, kwargs, labels in stream:
             z = self._read(args, kwargs, generator)
             draws, batch, size = z.shape
@@ -237,12 +246,18 @@ class Detector(ABC):
                     f"features at layer {self.layer or self.head!r} must be finite to fit, got "
                     f"NaN or infinity in {bad} of {batch} rows"
                 )
-            read = self.LABELS and labels is not None
-            classes = reading.class_labels(labels, batch) if read else None
-            yield (
-                z.reshape(-1, size),
-                None if classes is None else classes.repeat(draws),
-            )
+            if not self.LABELS or labels is None:
+                yield z.reshape(-1, size), None
+                continue
+            if likelihood is not None and not likelihood.has_classes:
+                raise ValueError(
+                    f"labels of {likelihood} are no classes: pass inputs alone to fit without them"
+                )
+            classes = reading.class_labels(labels, batch)
+            counted = torch.ones_like(classes) if ignored is None else classes != ignored
+            rows = counted.nonzero().flatten()
+            if len(rows):
+                yield z[:, rows.to(z.device)].reshape(-1, size), classes[rows].repeat(draws)
 
     def _head(self, size: int) -> tuple[Tensor, Tensor]:
         """Weight [classes, features] and bias [classes] of the last linear layer."""

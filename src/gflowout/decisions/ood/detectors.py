@@ -287,4 +287,6 @@ def _moments(stream: Any) -> Moments:
     moments = Moments()
     for features, classes in stream:
         moments.add(features, classes)
+    if not moments.rows:
+        raise ValueError("data has no rows with a label that counts")
     return moments
