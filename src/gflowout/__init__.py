@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from gflowout import conformal as conformal
     from gflowout import ood as ood
     from gflowout import selective as selective
+    from gflowout import testing as testing
+    from gflowout import uncertainty as uncertainty
     from gflowout.data.batches import Batches
     from gflowout.training.fit import fit
     from gflowout.training.options import FitOptions
@@ -112,7 +114,7 @@ __all__ = [
     "wrap",
 ]
 
-_MODULES = ("calibration", "conformal", "ood", "selective")
+_MODULES = ("calibration", "conformal", "ood", "selective", "testing", "uncertainty")
 """Modules that are imported when they are first used."""
 
 _NAMES = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import betabinom
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
 import gflowout as gfo
@@ -205,10 +205,33 @@ def test_coverage_of_a_class_needs_its_own_threshold() -> None:
     assert worst[0] < 0.8 < 0.86 < worst[1]
 
 
+@pytest.fixture(scope="module")
+def diabetes() -> tuple[gfo.Predictive, Tensor]:
+    """Predictions of the progression of diabetes for patients that a network has not seen."""
+    table, progression = load_diabetes(return_X_y=True)
+    x, y = torch.tensor(table).float() * 20, torch.tensor(progression).float()[:, None]
+    y = (y - y.mean()) / y.std()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        order = torch.randperm(len(x))
+        train, rest = order[:150], order[150:]
+        net = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
+        model = gfo.wrap(net, "mc", ["1"], likelihood="regression", example=(x[:2],))
+        optimizer = torch.optim.Adam(model.parameter_groups(lr=1e-2))
+        for _ in range(100):
+            optimizer.zero_grad()
+            model(x[train], y=y[train]).total.backward()
+            optimizer.step()
+        return model.predict(x[rest], samples=10), y[rest]
+
+
+@pytest.mark.parametrize("data", ["diabetes", "simulated"])
 @pytest.mark.parametrize("method", ["spread", "residual", "quantile"])
 @pytest.mark.parametrize("coverage", LEVELS)
-def test_coverage_of_intervals(method: str, coverage: float) -> None:
-    pred, y = numbers(1500)
+def test_coverage_of_intervals(
+    data: str, method: str, coverage: float, diabetes: tuple[gfo.Predictive, Tensor]
+) -> None:
+    pred, y = diabetes if data == "diabetes" else numbers(1500)
 
     def hits(held_out: Tensor, new: Tensor) -> Tensor:
         fitted = Intervals(coverage, method).fit(take(pred, held_out), y[held_out])

@@ -134,6 +134,19 @@ def test_knn_is_the_distance_to_the_kth_neighbour(normalize: bool) -> None:
         assert not np.allclose(alarm(strange), apart[:, k], rtol=1e-3)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_neighbours_far_from_zero_are_the_nearest(normalize: bool) -> None:
+    """Features such as a year, whose distances are small beside their size."""
+    source = torch.Generator().manual_seed(0)
+    stored, rows = (2000 + torch.randn(count, 5, generator=source) for count in (400, 50))
+    alarm = KNN("input", k=5, normalize=normalize).fit(nn.Linear(5, 2), stored)
+    known, new = (z.double().numpy() for z in (stored, rows))
+    if normalize:
+        known, new = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (known, new))
+    expected = np.sort(np.linalg.norm(new[:, None] - known[None], axis=2), axis=1)[:, 4]
+    assert alarm(rows).numpy() == pytest.approx(expected, rel=1e-2)
+
+
 @pytest.mark.parametrize("count", [3, 400, 1000, 1023])
 @pytest.mark.parametrize("k", [1, 3])
 def test_neighbours_by_groups_are_those_of_topk(count: int, k: int) -> None:

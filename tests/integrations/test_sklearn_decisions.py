@@ -74,6 +74,13 @@ def test_sets_hold_the_class_as_often_as_they_say() -> None:
     pred, y = model._calibration
     expected = Sets(0.95, "aps").fit(pred, y)(model.predictive(new)).numpy()
     assert (model.predict_set(new, 0.95, "aps") == expected).all()
+    expected = Sets(0.8, per_class=True).fit(pred, y)(model.predictive(new)).numpy()
+    assert (model.predict_set(new, 0.8, per_class=True) == expected).all()
+    for label in range(3):
+        own = truth == label
+        rate = model.predict_set(new[own], 0.8, per_class=True)[:, label].mean()
+        error = 4 * np.sqrt(0.16 * (1 / (y == label).sum().item() + 1 / own.sum()))
+        assert abs(rate - 0.8) < error + 0.01
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict_set(new) == model.predict_set(new)).all()
 

@@ -66,6 +66,8 @@ def knn(features: Tensor, stored: Tensor, k: int) -> Tensor:
         >>> knn(torch.tensor([[0.0]]), torch.tensor([[1.0], [-3.0], [8.0]]), k=2)
         tensor([3.])
     """
+    centre = stored.mean(0)  # far from zero, products would lose the digits of distances
+    features, stored = features - centre, stored - centre
     squares = stored.square().sum(1) / 2
     parts = []
     for rows in torch.split(features, _ROWS):

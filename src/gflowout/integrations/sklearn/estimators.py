@@ -158,6 +158,7 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         X: Any,  # noqa: N803
         coverage: float = 0.9,
         method: str = "lac",
+        per_class: bool = False,
     ) -> NDArray[np.bool_]:
         """Sets of classes that hold the true one with a probability of ``coverage``.
 
@@ -168,11 +169,13 @@ class GFlowOutClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             X: [rows, features].
             coverage: Between 0 and 1.
             method: ``"lac"``, ``"aps"`` or ``"raps"``.
+            per_class: Guarantee the coverage for the rows of every class; each then needs rows of
+                its own that were kept apart.
 
         Returns:
             Whether each class is in the set, [rows, classes].
         """
-        sets = Sets(coverage, method).fit(*self._calibrated("predict_set"))
+        sets = Sets(coverage, method, per_class).fit(*self._calibrated("predict_set"))
         members: NDArray[np.bool_] = sets(self.predictive(X)).numpy()
         return members
 
