@@ -102,13 +102,9 @@ def tune(
 
         given = {"data.source": data, "data.directory": data_dir, "fit.epochs": epochs}
         base = configs.read(config, options.overrides(given, set_))
-        parts = (
-            tuning.read_space(part) if "=" not in part and part.endswith(options.YAML) else part
-            for part in space
-        )
         plan = make_plan(
             base,
-            tuning.space(*parts),
+            _space(space),
             methods=options.words("--methods", methods) or [base.method.name],
             search=search.value,
             trials=trials,
@@ -134,6 +130,16 @@ def tune(
         echo(_write_tuned(tuned, out))
         if tuned.failed:
             raise typer.Exit(1)
+
+
+def _space(words: list[str]) -> tuning.Space:
+    """The space of several options, files among them."""
+    return tuning.space(
+        *(
+            tuning.read_space(word) if "=" not in word and word.endswith(options.YAML) else word
+            for word in words
+        )
+    )
 
 
 def _tuning_plan(plan: Plan, out: Path, engine: Engine) -> Iterator[str]:

@@ -78,6 +78,21 @@ def wrap(
         >>> model.method.options
         GFlowOut(beta=0.5, prior_keep=0.8)
     """
+    _check_arguments(backbone, likelihood, validate)
+    kind, built = chosen(method, preset, options)
+    names = find_sites(backbone, sites, empty=kind.deterministic)
+    args, kwargs = split_example(example)
+    _refuse_reserved(kwargs)
+    learned, spec, output = learn(Call(backbone, args, kwargs), names, padding)
+    if isinstance(likelihood, str):
+        likelihood = for_task(likelihood, output)
+    warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
+    model = assemble(backbone, kind, learned, likelihood, spec, built, validate)
+    model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
+    return model
+
+
+def _check_arguments(backbone: Any, likelihood: Any, validate: Any) -> None:
     if not isinstance(backbone, nn.Module):
         raise TypeError(f"backbone must be an nn.Module, got {type(backbone).__name__}")
     if isinstance(backbone, MaskedModel):
@@ -90,23 +105,16 @@ def wrap(
             f"or one of {', '.join(map(repr, TASKS))}, got {likelihood!r}"
         )
     checks.boolean("validate", validate)
-    kind, built = chosen(method, preset, options)
-    names = find_sites(backbone, sites, empty=kind.deterministic)
-    args, kwargs = split_example(example)
-    taken = RESERVED & kwargs.keys()
+
+
+def _refuse_reserved(keywords: Mapping[str, Any]) -> None:
+    taken = RESERVED & keywords.keys()
     if taken:
         raise ValueError(
             f"example: {sorted(taken)[0]!r} is a keyword of the wrapped model's own ("
             f"{', '.join(sorted(RESERVED))}); give this argument of the backbone by position, or "
             "rename it"
         )
-    learned, spec, output = learn(Call(backbone, args, kwargs), names, padding)
-    if isinstance(likelihood, str):
-        likelihood = for_task(likelihood, output)
-    warn_of_unsafe_layers(backbone, [*args, *kwargs.values()])
-    model = assemble(backbone, kind, learned, likelihood, spec, built, validate)
-    model.likelihood.samples(output)  # an output that does not fit the likelihood fails here
-    return model
 
 
 def chosen(

@@ -148,22 +148,35 @@ def export(
     target = place(path, overwrite)
     formats.need(format)
     args, kwargs = split_example(example)
-    scale = _scale(model, scale)
     # A file must not depend on an autocast context around this call.
     with torch.autocast("cpu", enabled=False):
         deployed = Deployed(
-            model, args, kwargs, samples=samples, masks=masks, prepare=prepare, scale=scale,
-            decisions=decisions,
+            model, args, kwargs, samples=samples, masks=masks, prepare=prepare,
+            scale=_scale(model, scale), decisions=decisions,
         )  # fmt: skip
         described = describe(deployed, {} if metadata is None else metadata)
-        content = formats.render(deployed, format, described)
-        difference = _difference(deployed, content, format, tolerance) if check else None
-    place(target, overwrite)  # a file may have appeared in the meantime
-    atomic_io.write_file(target, lambda stream: stream.write(content))
-    inputs, outputs = ([Port(**port) for port in described[side]] for side in ("inputs", "outputs"))
-    return Exported(
-        target, format, len(content), tuple(inputs), tuple(outputs), difference, described
+        return _write(deployed, target, format, described, overwrite, tolerance if check else None)
+
+
+def _write(
+    deployed: Deployed,
+    path: Path,
+    format: str,
+    metadata: dict[str, Any],
+    overwrite: bool,
+    tolerance: float | None,
+) -> Exported:
+    """Write the file, after a comparison with PyTorch unless ``tolerance`` is ``None``."""
+    content = formats.render(deployed, format, metadata)
+    difference = None
+    if tolerance is not None:
+        difference = _difference(deployed, content, format, tolerance)
+    place(path, overwrite)  # a file may have appeared in the meantime
+    atomic_io.write_file(path, lambda stream: stream.write(content))
+    inputs, outputs = (
+        tuple(Port(**port) for port in metadata[side]) for side in ("inputs", "outputs")
     )
+    return Exported(path, format, len(content), inputs, outputs, difference, metadata)
 
 
 def _check_arguments(

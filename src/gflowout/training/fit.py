@@ -7,7 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,16 +107,14 @@ def fit(
         progress: Show a progress bar.
         loggers: Lightning's loggers, or ``"tensorboard"`` for logs in the folder.
         callbacks: More of Lightning's callbacks.
-        unpack: Turns a batch into positional arguments, keyword arguments and labels, where it has
-            another form.
+        unpack: Turns a batch of another form into positional arguments, keyword arguments, labels.
         strategy: Lightning's name of how devices work together, such as ``"ddp"``.
         disagreement: Term that is added to the loss, such as ``gfo.Disagreement(0.1)``.
 
     Raises:
         DivergedError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
-        TerminatedError: After SIGTERM, at the end of the epoch if that is near; complete epochs
-            are in the folder.
+        TerminatedError: After SIGTERM, likewise, at the end of the epoch if that is near.
 
     Examples:
         >>> import torch
@@ -131,34 +129,26 @@ def fit(
         (2, 'epochs')
     """
     options = options or FitOptions()
-    _check(model, train, valid, options, folder)
-    if disagreement is not None:
-        check_term(disagreement, model)
+    _check(model, train, valid, options, folder, disagreement)
     warn_of_unsafe_layers(model.backbone)
-    require("lightning", extra="train", purpose="gflowout.training.fit")
-    check_available(options.accelerator)
     from gflowout.training import module as modules
-    from gflowout.training.callbacks import EpochEnd, Progress
 
     began = time.monotonic()
     unpack = unpack or modules.unpack
     take_train_size(model, train, lambda batch: unpack(batch)[-1])
     lit = modules.MaskedModule(model, options, unpack, disagreement)
     data = modules.MaskedDataModule(train, valid)
-    with _directory(folder) as name, _modes_restored(model):
-        place = Path(name)
+    with _directory(folder) as place, _modes_restored(model):
         saved = place / "checkpoints"
         run = checkpoints.identity(model, options, train, valid, disagreement)
         start = checkpoints.prepare(place, saved, run, resume)
         if start is not None and _ended(options, checkpoints.history(start)) is not None:
             checkpoints.complete(place, saved, start, options.keep)
         else:
-            with _quiet(), interruptible(_how_to_go_on(folder)) as termination:
-                more = [*([Progress()] if progress else []), *callbacks]
-                ends = EpochEnd(place, options, termination)
-                trainer = _trainer(lit, data, place, loggers, [ends, *more], strategy)
-                trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
-                trainer.strategy.barrier()  # the first rank has written everything
+            _train(
+                lit, data, place, start, _how_to_go_on(folder),
+                progress=progress, loggers=loggers, callbacks=callbacks, strategy=strategy,
+            )  # fmt: skip
         history, best, score = _load_best(model, saved)
     stopped = _ended(options, history) or "epochs"
     resumed = 0 if start is None else checkpoints.epoch_of(start) + 1
@@ -166,7 +156,9 @@ def fit(
     return FitResult(history, best, score, stopped, time.monotonic() - began, resumed, kept)
 
 
-def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> None:
+def _check(
+    model: Any, train: Any, valid: Any, options: Any, folder: Any, disagreement: Any
+) -> None:
     """Refuse what cannot be trained, before anything is written."""
     if isinstance(model, Ensemble):
         raise TypeError(
@@ -196,38 +188,51 @@ def _check(model: Any, train: Any, valid: Any, options: Any, folder: Any) -> Non
             ) from error
         if not count:
             raise ValueError(f"{name} has no batches")
+    if disagreement is not None:
+        check_term(disagreement, model)
+    require("lightning", extra="train", purpose="gflowout.training.fit")
+    check_available(options.accelerator)
 
 
-def _trainer(
+def _train(
     lit: MaskedModule,
     data: MaskedDataModule,
     folder: Path,
+    start: Path | None,
+    how_to_go_on: str,
+    *,
+    progress: bool,
     loggers: Sequence[Any] | str,
     callbacks: Sequence[Any],
     strategy: Any,
-) -> Any:
+) -> None:
+    """Train by Lightning, from a checkpoint on if there is one."""
     from lightning.pytorch import Trainer
 
-    from gflowout.training.callbacks import AtomicIO
+    from gflowout.training.callbacks import AtomicIO, EpochEnd, Progress
 
     options = lit.options
-    return Trainer(
-        accelerator=options.accelerator,
-        devices=options.devices,
-        num_nodes=options.nodes,
-        strategy=strategy,
-        precision=choose_precision(options),  # type: ignore[arg-type]
-        max_epochs=options.epochs,
-        limit_val_batches=None if data.valid is not None else 0,
-        logger=_loggers(loggers, folder),
-        callbacks=list(callbacks),
-        plugins=[AtomicIO()],
-        default_root_dir=folder,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1 << 30,  # never: numbers are logged at the end of each epoch
-    )
+    with _quiet(), interruptible(how_to_go_on) as termination:
+        own = [EpochEnd(folder, options, termination), *([Progress()] if progress else [])]
+        trainer = Trainer(
+            accelerator=options.accelerator,
+            devices=options.devices,
+            num_nodes=options.nodes,
+            strategy=strategy,
+            precision=choose_precision(options),  # type: ignore[arg-type]
+            max_epochs=options.epochs,
+            limit_val_batches=None if data.valid is not None else 0,
+            logger=_loggers(loggers, folder),
+            callbacks=[*own, *callbacks],
+            plugins=[AtomicIO()],
+            default_root_dir=folder,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1 << 30,  # never: numbers are logged at the end of each epoch
+        )
+        trainer.fit(lit, datamodule=data, ckpt_path=None if start is None else str(start))
+        trainer.strategy.barrier()  # the first rank has written everything
 
 
 def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
@@ -241,9 +246,13 @@ def _loggers(loggers: Sequence[Any] | str, folder: Path) -> Any:
     return list(loggers) or False
 
 
-def _directory(folder: str | Path | None) -> AbstractContextManager[str | Path]:
-    temporary = tempfile.TemporaryDirectory
-    return temporary(prefix="gflowout-fit-") if folder is None else nullcontext(folder)
+@contextmanager
+def _directory(folder: str | Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="gflowout-fit-") as name:
+        yield Path(name)
 
 
 def _how_to_go_on(folder: str | Path | None) -> str:

@@ -103,6 +103,12 @@ def wrap_transformer(
         backbone, method, sites, likelihood=likelihood, example=example, padding=padding,
         preset=preset, **options,
     )  # fmt: skip
+    _warn_of_tokens(model, padding, is_causal(base))
+    return as_causal(model)
+
+
+def _warn_of_tokens(model: MaskedModel, padding: str | None, causal: bool) -> None:
+    """Warn if masks depend on padding, or on tokens that a causal language model must not see."""
     other = [
         site.name
         for site in model.sites
@@ -113,17 +119,16 @@ def wrap_transformer(
             f"padding: the positions at {', '.join(other)} are not those of {padding!r}, so that "
             "padding counts like real tokens there, and masks depend on how far a sentence was "
             "padded; leave these sites out, or pad all sentences to one length",
-            stacklevel=2,
+            stacklevel=3,
         )
-    if is_causal(base) and model.method.name in _READ_ALL_TOKENS:
+    if causal and model.method.name in _READ_ALL_TOKENS:
         warnings.warn(
             f"method {model.method.name!r} draws masks from averages over all tokens of a "
             "sequence, so that probabilities of a token depend on tokens after it: in generation "
             "masks depend on the prompt alone, but a likelihood of given text is too high; use "
             "'id-gflowout' for that",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return as_causal(model)
 
 
 def _refuse_heads(backbone: PreTrainedModel) -> None:
