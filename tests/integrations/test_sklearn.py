@@ -40,11 +40,11 @@ from gflowout.integrations.sklearn import (
     GFlowOutRegressor,
     chains,
     one_hot_groups,
+    parameters,
     tabular,
 )
-from gflowout.integrations.sklearn import base as estimator
-from gflowout.integrations.sklearn.chains import FEATURES, HIDDEN, LOOPED, ROWS, Recipe
 from gflowout.integrations.sklearn.features import units_of
+from gflowout.integrations.sklearn.recipes import FEATURES, HIDDEN, LOOPED, ROWS, Recipe
 from gflowout.methods import METHODS
 
 QUICK = {"epochs": 3, "hidden_layer_sizes": (8,), "random_state": 0}
@@ -226,7 +226,7 @@ def test_chains_pool_their_draws_by_weight() -> None:
 
 def test_chains_of_a_grid_differ_in_prior_and_beta(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = ((0.1, 0.3), (0.2, 1.0))
-    monkeypatch.setattr(estimator, "LOOPED", dataclasses.replace(LOOPED, grid=grid))
+    monkeypatch.setattr(parameters, "LOOPED", dataclasses.replace(LOOPED, grid=grid))
     x, y = classes()
     # An option that chains side by side do not have.
     options = {"start_keep": 0.8, "epsilon": 0.1}
@@ -656,7 +656,7 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
 def test_the_documents_code_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     short = dataclasses.replace(FEATURES, chains=6, steps=100)
-    monkeypatch.setattr(estimator, "FEATURES", short)
+    monkeypatch.setattr(parameters, "FEATURES", short)
     text = (Path(__file__).parents[2] / "docs/guides/tables.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     space: dict = {}

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_X_y, validate_data
 
 from gflowout.core.units import Units
 from gflowout.integrations.sklearn.tabular import Floats, Ints
@@ -200,3 +202,40 @@ def _floats(column: Any) -> Floats:
     if np.isinf(values).any():
         raise ValueError(f"X: column {column.name!r} holds infinity")
     return values
+
+
+class TableReader(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose tables may be arrays or frames."""
+
+    _encoder: ClassVar[Encoder | None] = None  # of a frame that is not plain numbers, set by fit
+
+    def _numbers(self, X: Any) -> Floats:  # noqa: N803
+        """The columns of numbers of a table like that of ``fit``, [rows, columns]."""
+        encoder = self._encoder
+        if encoder is None:
+            plain: Floats = validate_data(self, X, dtype=np.float64, reset=False)
+            return plain
+        if not is_frame(X):
+            raise TypeError(
+                "X must be a DataFrame with the columns of fit, some of which are not plain "
+                f"numbers, got {type(X).__name__}"
+            )
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return encoder.apply(X)
+
+    def _learned(self, X: Any, y: Any, **how: Any) -> tuple[Floats, Any]:  # noqa: N803
+        """The columns of numbers of the table that is fitted to, and its checked targets."""
+        self.__dict__["_encoder"] = None
+        if not is_frame(X) or is_plain(X):
+            return cast(tuple[Floats, Any], validate_data(self, X, y, dtype=np.float64, **how))
+        validate_data(self, X, y, skip_check_array=True)
+        encoder = Encoder.of(X)
+        self.__dict__["_encoder"] = encoder
+        return cast(tuple[Floats, Any], check_X_y(encoder.apply(X), y, estimator=self, **how))
+
+    @property
+    def _first(self) -> Ints:
+        """The first column of numbers of every feature, [features]."""
+        if self._encoder is None:
+            return np.arange(self.n_features_in_)
+        return np.unique(self._encoder.source, return_index=True)[1]
