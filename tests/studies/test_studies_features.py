@@ -18,7 +18,7 @@ from gflowout.core.inclusion import Inclusion
 from gflowout.data import store
 from gflowout.report import build, html, markdown
 from gflowout.runs import Context, read
-from gflowout.studies import features, features_fit
+from gflowout.studies import features, features_fit, features_section
 from gflowout.studies.features_data import (
     FLIPPED,
     PROBLEMS,
@@ -201,14 +201,16 @@ def test_discoveries_by_hand() -> None:
 
 
 def test_reliability_of_known_probabilities() -> None:
-    few = features.reliability(np.array([0.0, 0.02, 0.9, 1.0]), np.array([0, 1, 1, 1], bool))
+    few = features_section.reliability(
+        np.array([0.0, 0.02, 0.9, 1.0]), np.array([0, 1, 1, 1], bool)
+    )
     assert few == [(0.01, 0.5, 2), (0.9, 1.0, 1), (1.0, 1.0, 1)]
     rng = np.random.default_rng(2)
     said = rng.random(20_000)
-    bins = features.reliability(said, rng.random(20_000) < said)
+    bins = features_section.reliability(said, rng.random(20_000) < said)
     assert sum(count for _, _, count in bins) == 20_000
     assert all(abs(mean - share) < 0.04 for mean, share, _ in bins)
-    liar = features.reliability(said, rng.random(20_000) < 1 - said)
+    liar = features_section.reliability(said, rng.random(20_000) < 1 - said)
     assert max(abs(mean - share) for mean, share, _ in liar) > 0.8
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gflowout.studies.features import TITLES, claims, help_or_not, section
 from gflowout.studies.features_fit import ARMS
+from gflowout.studies.features_section import TITLES, claims, help_or_not, section
 from gflowout.studies.framework.content import Bars, Curves, Table, Text
 
 

@@ -213,6 +213,9 @@ _MAKERS = {
 PROBLEMS = {name: Source(_MAKERS[name], **about) for name, about in TABLES["problems"].items()}
 """All problems by name, in the order of the report."""
 
+JUDGED = ("independent", "copies")
+"""Problems that something was promised of."""
+
 
 # Scores
 
