@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from gflowout.core import tree
 from gflowout.core.call import Args, BoundCall, Kwargs, logits_of, named_tensors
-from gflowout.core.ensemble import Ensemble, check_same_sites
+from gflowout.core.ensemble import Ensemble
+from gflowout.core.ensemble_checks import check_same_sites
 from gflowout.core.model import MaskedModel
 from gflowout.core.noise import Noise
 from gflowout.core.predictive import Predictive, settled
