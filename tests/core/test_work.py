@@ -312,7 +312,7 @@ class TestCount:
             return third[:1]  # holds them all
 
         work = count(action)
-        assert (work.allocated, work.peak, work.held) == (16_000, 12_000, 8_000)
+        assert (work.allocated, work.peak, work.returned) == (16_000, 12_000, 8_000)
 
     def test_random_numbers_of_all_kinds(self) -> None:
         def action() -> None:
@@ -343,7 +343,7 @@ class TestCount:
             work = count(lambda: layer(SharedProduct(batch, masks)))
         assert (work.products, work.flops) == (1, 2 * 8 * 6 * 20)
         weights, found, result = 4 * 20 * 6, 4 * 8 * 20, 4 * 4 * 8 * 5
-        assert (work.allocated, work.held) == (weights + found + result, result)
+        assert (work.allocated, work.returned) == (weights + found + result, result)
 
     def test_the_same_again(self) -> None:
         x = torch.randn(4, 784)

@@ -95,7 +95,7 @@ def test_problems_are_functions_of_the_seed(name: str) -> None:
     first, again, other = load(name, 0), load(name, 0), load(name, 1)
     assert first.checksums(True) == again.checksums(True)
     assert not set(first.checksums(True).values()) & set(other.checksums(True).values())
-    assert first.held.sum() == len(first.y) // 5
+    assert first.valid.sum() == len(first.y) // 5
     rows = {row.tobytes() for row in first.x}
     assert not any(row.tobytes() in rows for row in first.x_test)
 
@@ -123,15 +123,15 @@ def test_drugs_of_other_hospitals(
     assert not plain.irrelevant.any()
     assert np.array_equal(noisy.irrelevant, np.arange(drugs + 100) >= drugs)
     assert set(np.unique(plain.x)) == {0.0, 1.0}
-    assert 0.1 < plain.held.mean() < 0.3
+    assert 0.1 < plain.valid.mean() < 0.3
     trial = next(
         each
         for each in features.tuning("cpu")
         if each.data == "eicu-noise draw 0" and each.method == "l1"
     )
     found = features.work(trial, Context(Path("nowhere")))["metrics"]
-    rate = plain.y[~plain.held].mean()
-    base = log_loss(plain.y[plain.held], np.full(plain.held.sum(), rate))
+    rate = plain.y[~plain.valid].mean()
+    base = log_loss(plain.y[plain.valid], np.full(plain.valid.sum(), rate))
     assert found["valid/nll"] < base + 0.02
 
 
@@ -243,7 +243,7 @@ def test_l1_sets_weights_to_0_and_says_which_it_kept() -> None:
     found = {
         value: features_fit.fit(
             ARMS["l1"], {"C": value}, problem.x, problem.y, classes=2, epochs=1, seed=0
-        ).found
+        ).selected
         for value in (0.02, 0.06, 10.0)
     }
     kept = {value: int(flags.sum()) for value, flags in found.items() if flags is not None}
@@ -335,7 +335,7 @@ def test_trials_are_judged_on_rows_that_were_not_fitted(monkeypatch: pytest.Monk
     trial = next(each for each in features.tuning("smoke") if each.method == "l1")
     features.work(trial, Context(Path("nowhere")))
     problem = load("independent", 0, 120, 60)
-    assert np.array_equal(seen[0], problem.x[~problem.held])
+    assert np.array_equal(seen[0], problem.x[~problem.valid])
 
 
 # All of it

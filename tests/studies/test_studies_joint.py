@@ -40,7 +40,7 @@ def test_problems_are_functions_of_the_seed() -> None:
         first, again, other = (load(name, seed, ROWS).checksums(True) for seed in (0, 0, 1))
         assert first == again
         assert first["train"] != other["train"]
-        if not PROBLEMS[name].made:  # the same test rows for all seeds
+        if not PROBLEMS[name].synthetic:  # the same test rows for all seeds
             assert first["test"] == other["test"]
 
 

@@ -42,7 +42,7 @@ class Work:
     flops: int = 0  # floating-point operations of these
     allocated: int = 0  # memory of all tensors that were made
     peak: int = 0  # most of it at one time
-    held: int = 0  # what is alive in the end, as part of what the action returns
+    returned: int = 0  # what is alive in the end, as part of what the action returns
 
 
 def count(action: Callable[[], object], model: MaskedModel | None = None) -> Work:
@@ -55,7 +55,7 @@ def count(action: Callable[[], object], model: MaskedModel | None = None) -> Wor
     Examples:
         >>> x = torch.zeros(2, 3)
         >>> work = count(lambda: torch.rand(3, 4) + (x @ torch.ones(3, 4)).sum())
-        >>> work.random_numbers, work.products, work.flops, work.held
+        >>> work.random_numbers, work.products, work.flops, work.returned
         (12, 1, 48, 48)
     """
     work = Work()
@@ -64,7 +64,7 @@ def count(action: Callable[[], object], model: MaskedModel | None = None) -> Wor
     try:
         with _watched(work, model), _Counter(work) as counter:
             result = action()
-            work.held = counter.alive
+            work.returned = counter.alive
         del result
     finally:
         if collecting:
@@ -245,7 +245,7 @@ def memory_columns(
         columns[name] = {
             "ms per draw": 1e3 * seconds[name] / int(draws),
             "MB at once": work.peak / 1e6,
-            "MB of result": work.held / 1e6,
-            GROWTH: (work.peak - work.held) / (fewest.peak - fewest.held),
+            "MB of result": work.returned / 1e6,
+            GROWTH: (work.peak - work.returned) / (fewest.peak - fewest.returned),
         }
     return columns

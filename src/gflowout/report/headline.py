@@ -142,7 +142,7 @@ def _picture(records: Sequence[Record], panel: Panel) -> Picture:
         tests, units = dict[str, Comparison](), dict[str, float]()
         for study, data, metric, label in panel.problems:
             own = [record for record in records if record["study"] == study]
-            base, ours = (by_seed(own, data, each, metric) for each in (BASELINE, arm))
+            base, ours = (by_seed(own, data, name, metric) for name in (BASELINE, arm))
             common = [base[seed] for seed in base if seed in ours]
             test = pair(ours, base, "low")
             if test.verdict != "not comparable":

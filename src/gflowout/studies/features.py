@@ -83,13 +83,13 @@ def work(run: Run, context: Context) -> Result:
     share, epochs = options.get("share", 1.0), options["fit.epochs"]
     how = {"classes": classes, "epochs": epochs, "seed": run.seed, "share": share}
     if run.study == TUNING:
-        held, kept = problem.held, ~problem.held
-        fitted = fit(arm, tuned, problem.x[kept], problem.y[kept], members=1, **how)
-        scores = prediction(fitted.proba(problem.x[held]), problem.y[held])
+        valid, train = problem.valid, ~problem.valid
+        fitted = fit(arm, tuned, problem.x[train], problem.y[train], members=1, **how)
+        scores = prediction(fitted.proba(problem.x[valid]), problem.y[valid])
         metrics = {**prefixed("valid", scores), "cost/train": fitted.seconds}
         return {"metrics": metrics, "data": problem.checksums(test=False)}
     members = min(arm.members, options.get("members", arm.members))
-    fitted = fit(arm, tuned, problem.x, problem.y, members=members, apart=problem.held, **how)
+    fitted = fit(arm, tuned, problem.x, problem.y, members=members, apart=problem.valid, **how)
     metrics = features_fit.on_test_rows(problem, fitted)
     metrics |= features_fit.about_features(problem, fitted, run.seed == 0)
     return {"metrics": metrics, "data": problem.checksums(test=True)}

@@ -72,10 +72,10 @@ def work(run: Run) -> Result:
         seconds = time.process_time() - began
         predicted = answer.predict(split.x_test)
     score = of_classes if split.classes else of_numbers
-    found = prefixed("test", score(predicted, split.y_test)) | {"cost/cpu": seconds}
+    metrics = prefixed("test", score(predicted, split.y_test)) | {"cost/cpu": seconds}
     if split.relevant is not None and answer.score is not None:
-        found |= prefixed("select", of_columns(answer, split.relevant))
-    return {"metrics": found}
+        metrics |= prefixed("select", of_columns(answer, split.relevant))
+    return {"metrics": metrics}
 
 
 # Scores
@@ -115,10 +115,10 @@ def of_columns(answer: Answer, relevant: Flags) -> dict[str, Any]:
         "top": share_of_top(answer.score, relevant),
         "auroc": auroc(answer.score, relevant),
     }
-    if answer.found is not None:
-        found = answer.found
-        scores["power"] = float(found[relevant].mean())
-        scores["fdp"] = float((found & ~relevant).sum() / max(1, found.sum()))
+    if answer.selected is not None:
+        selected = answer.selected
+        scores["power"] = float(selected[relevant].mean())
+        scores["fdp"] = float((selected & ~relevant).sum() / max(1, selected.sum()))
     if answer.inclusion is not None:
         scores["inclusion"] = [round(float(value), 4) for value in answer.inclusion]
         scores["relevant"] = np.flatnonzero(relevant).tolist()
@@ -186,7 +186,7 @@ def blocks(records: Sequence[Record]) -> list[Block]:
 
 def _inclusion(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
     """Calibration of inclusion probabilities, by problem over its seeds, and of all together."""
-    known = [name for name in names if ORIGINS[name].known]
+    solved = [name for name in names if ORIGINS[name].known]
 
     def error(arm: str, names: Sequence[str]) -> Cell:
         said = [
@@ -204,8 +204,8 @@ def _inclusion(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
         ]
         return Cell(calibration(np.concatenate(likely), np.concatenate(right)), runs=len(said))
 
-    parts = [*([name] for name in known), known]
-    heads = [Column(ORIGINS[name].title, "low") for name in known] + [Column("all", "low")]
+    parts = [*([name] for name in solved), solved]
+    heads = [Column(ORIGINS[name].title, "low") for name in solved] + [Column("all", "low")]
     rows = sections.rows(TITLES, range(len(parts)), lambda arm, part: error(arm, parts[part]))
     title = "Expected calibration error of inclusion probabilities"
     return [Table(title, "Method", heads, rows, _TEXTS["inclusion-error"])] if rows else []

@@ -51,7 +51,7 @@ RULES: dict[str, Callable[[Floats], Floats]] = {
 class Problem:
     """Rows to train on and rows to test on.
 
-    ``x`` is [rows, features], ``y`` are classes from 0, and trials are judged on the rows ``held``.
+    ``x`` is [rows, features], ``y`` are classes from 0; trials are judged on the rows ``valid``.
     ``family`` numbers the family of each feature: near-copies are of one family, and any of them
     will do. ``relevant`` says which families matter, ``None`` if nobody knows; ``irrelevant`` which
     features are known not to matter.
@@ -59,7 +59,7 @@ class Problem:
 
     x: Floats
     y: Ints
-    held: Flags
+    valid: Flags
     x_test: Floats
     y_test: Ints
     names: tuple[str, ...]
@@ -110,7 +110,7 @@ def load(name: str, seed: int, rows: int | None = None, test: int | None = None)
 
     Examples:
         >>> problem = load("independent", 0, rows=50, test=10)
-        >>> problem.x.shape, problem.x_test.shape, int(problem.held.sum())
+        >>> problem.x.shape, problem.x_test.shape, int(problem.valid.sum())
         ((50, 60), (10, 60), 10)
     """
     source = PROBLEMS[checks.choice("problem", name, PROBLEMS)]
@@ -176,28 +176,34 @@ def _clinical(columns: int) -> Make:
         train = np.sort(rng.permutation(count)[:rows])
         other = count + np.sort(rng.permutation(len(split.test))[:test])
         # Patients who are held out are nobody's in training: they come last.
-        held = train >= len(split.train)
-        return _real(drugs, noise, died, split.train.features, train, other, held)
+        valid = train >= len(split.train)
+        return _real(drugs, noise, died, split.train.features, train, other, valid)
 
     return make
 
 
 def _real(
-    x: Floats, noise: Floats, y: Ints, names: Iterable[object], train: Ints, test: Ints, held: Flags
+    x: Floats,
+    noise: Floats,
+    y: Ints,
+    names: Iterable[object],
+    train: Ints,
+    test: Ints,
+    valid: Flags,
 ) -> Problem:
     """Rows of real data, chosen by number, with columns of noise beside them."""
     real = x.shape[1]
     x = np.hstack([x, noise])
     number = np.arange(x.shape[1])
     titles = (*map(str, names), *(f"noise {place}" for place in range(noise.shape[1])))
-    parts = (x[train], y[train], held, x[test], y[test])
+    parts = (x[train], y[train], valid, x[test], y[test])
     return Problem(*parts, titles, number, None, number >= real)
 
 
 def _held(rows: int, rng: np.random.Generator) -> Flags:
-    held = np.zeros(rows, dtype=bool)
-    held[rng.permutation(rows)[: rows // HELD]] = True
-    return held
+    valid = np.zeros(rows, dtype=bool)
+    valid[rng.permutation(rows)[: rows // HELD]] = True
+    return valid
 
 
 _MAKERS = {
@@ -252,7 +258,7 @@ def best_of_families(score: Floats, family: Ints) -> Floats:
 
 
 def discoveries(
-    found: Flags, family: Ints, relevant: Flags | None, irrelevant: Flags
+    selected: Flags, family: Ints, relevant: Flags | None, irrelevant: Flags
 ) -> dict[str, float]:
     """How many of the features that a method found are right.
 
@@ -261,14 +267,16 @@ def discoveries(
     what was found that is false; 0 if nothing was found. ``"strict"`` is that share if of a family
     only the first is right, and its copies are false.
     """
-    false = float((found & irrelevant).sum())
-    total = float(found.sum())
+    false = float((selected & irrelevant).sum())
+    total = float(selected.sum())
     metrics = {"found": total, "false": false}
     if relevant is not None:
-        metrics["true"] = float((best_of_families(found.astype(float), family) > 0)[relevant].sum())
+        metrics["true"] = float(
+            (best_of_families(selected.astype(float), family) > 0)[relevant].sum()
+        )
         metrics["fdr"] = false / max(1.0, total)
-        originals = np.zeros(len(found), dtype=bool)
+        originals = np.zeros(len(selected), dtype=bool)
         originals[np.unique(family, return_index=True)[1]] = True
-        wrong = found & ~(originals & relevant[family])
+        wrong = selected & ~(originals & relevant[family])
         metrics["strict"] = float(wrong.sum()) / max(1.0, total)
     return metrics

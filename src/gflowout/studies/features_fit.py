@@ -81,7 +81,7 @@ class Fitted:
 
     ``networks`` were trained, and each is in ``alone`` if these are chains of one posterior. Arms
     with learned masks on their inputs have an ``inclusion``. Trees and L1 have an ``importance`` of
-    each feature, and ``found`` those that matter.
+    each feature, and ``selected`` those that matter.
     """
 
     proba: Proba
@@ -90,7 +90,7 @@ class Fitted:
     inclusion: Inclusion | None = None
     alone: Sequence[Proba] = ()
     importance: Floats | None = None
-    found: Flags | None = None
+    selected: Flags | None = None
 
 
 def fit(
@@ -129,7 +129,7 @@ def fit(
     first = models[0]
     if arm.method == "l1":
         importance = np.abs(first[-1].coef_).max(0)
-        return Fitted(proba, 0, seconds, importance=importance, found=importance > 0)
+        return Fitted(proba, 0, seconds, importance=importance, selected=importance > 0)
     if apart is None or (networks and not (arm.learned and first.mask_inputs)):
         return Fitted(proba, members if networks else 0, seconds)
     if networks:
@@ -138,8 +138,8 @@ def fit(
         return Fitted(proba, members, seconds, first.inclusion_, alone)
     second = aligned(train(x[~apart], y[~apart]), classes)
     repeats = max(1, round(share * REPEATS))
-    importance, found = permutation_importance(second, x[apart], y[apart], seed, repeats)
-    return Fitted(proba, 0, seconds, importance=importance, found=found)
+    importance, selected = permutation_importance(second, x[apart], y[apart], seed, repeats)
+    return Fitted(proba, 0, seconds, importance=importance, selected=selected)
 
 
 def aligned(model: Any, classes: int) -> Proba:
@@ -298,7 +298,7 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
         masks = fitted.inclusion.masks.double().flatten(1, 2).numpy()
         weights = fitted.inclusion.weights.numpy()
         importance = weights @ masks.mean(1)
-        found = importance >= THRESHOLD
+        selected = importance >= THRESHOLD
         metrics["size"] = float(importance.sum())
         if relevant is not None:
             likely = weights @ features_data.best_of_families(masks, family).mean(1)
@@ -312,11 +312,11 @@ def about_features(problem: Problem, fitted: Fitted, whole: bool) -> dict[str, A
             metrics[name] = _rounded(values[order])
         if problem.irrelevant.any():
             metrics["noise"] = float(importance[problem.irrelevant].mean())
-    elif fitted.importance is not None and fitted.found is not None:
-        importance, found = fitted.importance, fitted.found
+    elif fitted.importance is not None and fitted.selected is not None:
+        importance, selected = fitted.importance, fitted.selected
     else:
         return {}
-    metrics |= features_data.discoveries(found, family, relevant, problem.irrelevant)
+    metrics |= features_data.discoveries(selected, family, relevant, problem.irrelevant)
     if relevant is not None:
         best = features_data.best_of_families(importance, family)
         metrics["auroc"] = features_data.auroc(best, relevant)

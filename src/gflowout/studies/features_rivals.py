@@ -37,13 +37,13 @@ class Answer:
 
     ``predict`` gives probabilities, [rows, classes], or mean and standard deviation of a
     regression, [rows, 2]. ``score`` ranks the columns, the highest first, ``None`` if it says
-    nothing of them; ``found`` are those that it selects; ``inclusion`` are probabilities that they
+    nothing of them; ``selected`` are those that it takes; ``inclusion`` are probabilities that they
     matter, [columns] each.
     """
 
     predict: Proba
     score: Floats | None = None
-    found: Flags | None = None
+    selected: Flags | None = None
     inclusion: Floats | None = None
 
 
@@ -62,10 +62,10 @@ def _predictions(model: Any, split: Split) -> Proba:
     """Of a fitted model; the spread of a regression is that of residuals of a fifth held out."""
     if split.classes:
         return aligned(model, split.classes)
-    held = np.arange(len(split.y)) % 5 == 0
+    valid = np.arange(len(split.y)) % 5 == 0
     base = require("sklearn.base", extra="sklearn", purpose="the study features")
-    second = base.clone(model).fit(split.x[~held], split.y[~held])
-    spread = float(np.sqrt(np.mean((split.y[held] - second.predict(split.x[held])) ** 2)))
+    second = base.clone(model).fit(split.x[~valid], split.y[~valid])
+    spread = float(np.sqrt(np.mean((split.y[valid] - second.predict(split.x[valid])) ** 2)))
     return lambda x: np.column_stack([model.predict(x), np.full(len(x), spread)])
 
 
@@ -98,9 +98,9 @@ def masks(method: str, split: Split, seed: int, small: bool, **options: Any) -> 
     )
     likely = model.inclusion_.mean.numpy()
     tested = model.p_values_ is not None
-    found = model.get_support(**({"fdr": RATE} if tested else {"threshold": 0.5}))
+    selected = model.get_support(**({"fdr": RATE} if tested else {"threshold": 0.5}))
     score = likely - 1e-6 * model.p_values_ if tested else likely
-    return Answer(_of_estimator(model, split), score, found, likely)
+    return Answer(_of_estimator(model, split), score, selected, likely)
 
 
 def l1(split: Split, seed: int, small: bool, columns: Flags | None = None) -> Answer:
@@ -222,15 +222,15 @@ def lassonet(split: Split, seed: int, small: bool) -> Answer:
     path = model.path(scaled(split.x), y, return_state_dicts=True)
     best = min(path, key=lambda state: float(state.val_loss))
     model.load(best.state_dict)
-    score, found = model.feature_importances_.numpy(), best.selected.numpy()
+    score, selected = model.feature_importances_.numpy(), best.selected.numpy()
     if split.classes:
-        return Answer(lambda x: model.predict_proba(scaled(x)), score, found)
+        return Answer(lambda x: model.predict_proba(scaled(x)), score, selected)
     error = spread * float(best.val_loss) ** 0.5
     return Answer(
         lambda x: np.column_stack([
             model.predict(scaled(x)).ravel() * spread + centre, np.full(len(x), error)
         ]),
-        score, found,
+        score, selected,
     )  # fmt: skip
 
 
@@ -241,9 +241,9 @@ def knockoffs(split: Split, seed: int, small: bool) -> Answer:
     lasso = linear.LassoCV(cv=FOLDS, max_iter=2000, tol=1e-4)
     model = package.ModelXKnockoff(lasso, random_state=seed)
     model.fit_importance(split.x, split.y - split.y.mean())
-    found = np.asarray(model.fdr_selection(fdr=RATE)) != 0
-    answer = l1(split, seed, small, found)
-    return Answer(answer.predict, model.importances_.mean(0), found)
+    selected = np.asarray(model.fdr_selection(fdr=RATE)) != 0
+    answer = l1(split, seed, small, selected)
+    return Answer(answer.predict, model.importances_.mean(0), selected)
 
 
 def dcrt(split: Split, seed: int, small: bool) -> Answer:
@@ -253,9 +253,9 @@ def dcrt(split: Split, seed: int, small: bool) -> Answer:
     lasso = linear.LassoCV(alphas=10, cv=FOLDS, tol=1e-4)
     model = package.D0CRT(lasso, random_state=seed)
     model.fit_importance(split.x, split.y - split.y.mean())
-    found = np.asarray(model.fdr_selection(fdr=RATE)) != 0
-    answer = l1(split, seed, small, found)
-    return Answer(answer.predict, -np.asarray(model.pvalues_), found)
+    selected = np.asarray(model.fdr_selection(fdr=RATE)) != 0
+    answer = l1(split, seed, small, selected)
+    return Answer(answer.predict, -np.asarray(model.pvalues_), selected)
 
 
 def ebm(split: Split, seed: int, small: bool) -> Answer:

@@ -266,18 +266,18 @@ def _claim_area(records: Sequence[Record], data: str) -> Claim:
 
 def _claim_false(records: Sequence[Record], data: str) -> Claim:
     """At most 10 % of what is found at 0.5 is false, all seeds together."""
-    found, false, true, strict = (
+    counts, false, true, strict = (
         by_seed(records, data, OURS, f"inclusion/{n}") for n in ("found", "false", "true", "strict")
     )
-    texts: dict[str, Any] = {"problem": PROBLEMS[data].title, "seeds": len(found)}
-    if len(found) < LEAST_SEEDS:
+    texts: dict[str, Any] = {"problem": PROBLEMS[data].title, "seeds": len(counts)}
+    if len(counts) < LEAST_SEEDS:
         return template("features.false", None, **texts)
-    total, wrong = sum(found.values()), sum(false.values())
+    total, wrong = sum(counts.values()), sum(false.values())
     share = wrong / max(1.0, total)
-    texts |= {"found": total, "false": wrong, "true": sum(true.values()) / len(found)}
+    texts |= {"found": total, "false": wrong, "true": sum(true.values()) / len(counts)}
     claim = template("features.false", share <= 0.1, **texts, share=share)
     if data == "copies":
-        copies = sum(value * found[seed] for seed, value in strict.items() if seed in found)
+        copies = sum(value * counts[seed] for seed, value in strict.items() if seed in counts)
         note = entry("features.false")["note"].format(strict=copies / max(1.0, total))
         return replace(claim, why=claim.why + note)
     return claim

@@ -206,7 +206,7 @@ def _rivals() -> dict[str, str]:
 def _problem(records: Sequence[Record], data: str) -> list[Block]:
     source, own = PROBLEMS[data], [record for record in records if record["data"] == data]
     rows = sections.arm_rows(own, data, list(_COLUMNS), TITLES)
-    caption = _TEXTS["made"] if source.made else ""
+    caption = _TEXTS["made"] if source.synthetic else ""
     return [
         Text([f"{source.title}: {source.about}."]),
         Table(f"{source.title}: scores", "Method", list(_COLUMNS.values()), rows, caption),

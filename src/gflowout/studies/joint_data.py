@@ -94,8 +94,8 @@ class Source:
     """Where a problem comes from.
 
     ``rows`` are those of training, validation and test, of eICU at most so many; those of the test
-    are the same for all seeds unless it is ``made``, by a stated generator. ``steps`` is what a
-    plain network may train for, ``hidden`` its widths. ``needs`` names a data set of
+    are the same for all seeds unless it is ``synthetic``, of a stated generator. ``steps`` is what
+    a plain network may train for, ``hidden`` its widths. ``needs`` names a data set of
     :mod:`gflowout.data.store`. A problem that is ``like`` another takes its choices and has no
     trials.
     """
@@ -107,7 +107,7 @@ class Source:
     hidden: tuple[int, ...]
     steps: int
     seconds: float
-    made: bool = False
+    synthetic: bool = False
     needs: str = ""
     like: str = ""
 
@@ -135,11 +135,11 @@ def _halves(images: Tensor) -> Rows:
 
 
 def _mnist(seed: int, train: int, valid: int, test: int) -> Problem:
-    known = _binarised("train", store.root())
-    order = torch.randperm(len(known), generator=generator(seed, "joint"))
-    unknown = _binarised("test", store.root())
-    fixed = torch.randperm(len(unknown), generator=generator(0, "joint test"))[:test]
-    parts = (known[order[:train]], known[order[train : train + valid]], unknown[fixed])
+    pictures = _binarised("train", store.root())
+    order = torch.randperm(len(pictures), generator=generator(seed, "joint"))
+    test_pictures = _binarised("test", store.root())
+    fixed = torch.randperm(len(test_pictures), generator=generator(0, "joint test"))[:test]
+    parts = (pictures[order[:train]], pictures[order[train : train + valid]], test_pictures[fixed])
     return _pictures(*map(_halves, parts))
 
 
@@ -192,11 +192,11 @@ def _drugs(home: bool, hospitals: bool) -> Make:
         stays = stays[stays.index.isin(drugs.stay)]
         if hospitals:
             split = clinical.leave_hospital_out(stays, TEST_SHARE, seed=TEST_SEED)
-            known, tested = split.train, split.test
+            trained, tested = split.train, split.test
         else:
-            known, tested = clinical.hold_out_patients(stays, TEST_SHARE, seed=TEST_SEED)
-        known, held = clinical.hold_out_patients(known, VALID_SHARE, seed=seed)
-        parts = (known[:train], held[:valid], tested[:test])
+            trained, tested = clinical.hold_out_patients(stays, TEST_SHARE, seed=TEST_SEED)
+        trained, validated = clinical.hold_out_patients(trained, VALID_SHARE, seed=seed)
+        parts = (trained[:train], validated[:valid], tested[:test])
         vocabulary = clinical.Vocabulary.fit(drugs, parts[0].index)
         arrivals = Arrivals.fit(parts[0], min_count=COMMON)
         labels = [vocabulary.encode(drugs, part.index)[0] for part in parts]

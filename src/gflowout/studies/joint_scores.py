@@ -147,8 +147,11 @@ class Pairs:
     @classmethod
     def none(cls, pairs: int) -> Pairs:
         """Nothing counted yet."""
-        zero, each = torch.zeros(BINS, dtype=torch.double), torch.zeros(pairs, dtype=torch.double)
-        return cls(zero, zero.clone(), zero.clone(), each, each.clone())
+        by_bin, by_pair = (
+            torch.zeros(BINS, dtype=torch.double),
+            torch.zeros(pairs, dtype=torch.double),
+        )
+        return cls(by_bin, by_bin.clone(), by_bin.clone(), by_pair, by_pair.clone())
 
     def add(self, said: Tensor, both: Tensor) -> None:
         """Count pairs of rows, [rows, pairs] each."""

@@ -136,9 +136,9 @@ def divided(sources: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     fixed = _shuffled(torch.unique(sources), generator(TEST_SEED, "ranks test"))
     count = round(TEST_SHARE * len(fixed))
-    known = _shuffled(fixed[count:], generator(seed, "ranks"))
-    held = round(VALID_SHARE * len(known))
-    numbers = (known[held:], known[:held], fixed[:count])
+    rest = _shuffled(fixed[count:], generator(seed, "ranks"))
+    valid_count = round(VALID_SHARE * len(rest))
+    numbers = (rest[valid_count:], rest[:valid_count], fixed[:count])
     train, valid, test = (torch.isin(sources, own).nonzero()[:, 0] for own in numbers)
     return train, valid, test
 
@@ -262,10 +262,12 @@ def _fit(
     folder = context.folder.parent / STORE / f"ranks-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     batches = Batches(*train, batch_size=BATCH, shuffle=True, seed=options.seed)
-    held = Batches(*valid, batch_size=PREDICTED)
+    validation = Batches(*valid, batch_size=PREDICTED)
     # Another run may be training the same model: then it is done when the lock is free.
     with locks.hold(folder / ".wanted.lock", wait=True):
-        return fit(model, batches, held, options, folder=folder, progress=False, unpack=unpack)
+        return fit(
+            model, batches, validation, options, folder=folder, progress=False, unpack=unpack
+        )
 
 
 def _under(prefix: str, options: Options) -> dict[str, Any]:

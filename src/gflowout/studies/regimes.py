@@ -139,18 +139,18 @@ def _arm(run: Run) -> Arm:
 def _scores(run: Run, fitted: Fitted, here: Place) -> dict[str, Any]:
     """Scores of test images, corrupted ones and unknown inputs, also by block of test images."""
     problem, ask = here.problem, _asked(run, fitted.model, here)
-    known = ask(problem.test)
-    values: dict[str, Any] = prefixed("test", _measured(known))
-    right = (known["probabilities"].argmax(-1) == known["labels"]).double()
-    by_block = {"test/nll": -known["log_prob"].double(), "test/accuracy": right}
+    answers = ask(problem.test)
+    values: dict[str, Any] = prefixed("test", _measured(answers))
+    right = (answers["probabilities"].argmax(-1) == answers["labels"]).double()
+    by_block = {"test/nll": -answers["log_prob"].double(), "test/accuracy": right}
     blocks = {name: [float(b.mean()) for b in _blocks(v)] for name, v in by_block.items()}
     for name, x in problem.others.items():
         labels = torch.zeros(len(x), dtype=torch.int64)
         entropy = ask((x, labels))["entropy"]
-        detected = metrics.detection(known["entropy"], entropy)
+        detected = metrics.detection(answers["entropy"], entropy)
         values |= {f"{name}/{key}": value for key, value in detected.items()}
         if min(len(x), len(right)) >= 2 * BLOCKS:
-            pairs = zip(_blocks(known["entropy"]), _blocks(entropy), strict=True)
+            pairs = zip(_blocks(answers["entropy"]), _blocks(entropy), strict=True)
             blocks[f"{name}/auroc"] = [metrics.detection(a, b)["auroc"] for a, b in pairs]
     for name, rows in problem.shifted.items():
         values |= prefixed(name, _measured(ask(rows)))

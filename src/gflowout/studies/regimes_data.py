@@ -129,8 +129,8 @@ def _digits(seed: int, sizes: Mapping[str, Any]) -> Problem:
     Their order is random, so that every block of them is a random sample.
     """
     whole, test = read("mnist", "train"), read("mnist", "test")
-    known = whole.subset(whole.labels < KNOWN_DIGITS)
-    train, valid = chosen(known, (sizes["train"], sizes["valid"]), seed)
+    digits = whole.subset(whole.labels < KNOWN_DIGITS)
+    train, valid = chosen(digits, (sizes["train"], sizes["valid"]), seed)
     order = torch.randperm(len(test), generator=generator(0, "test"))[: sizes["test"]]
     test = test.subset(order)
     letters = read(LETTERS, "test")

@@ -167,10 +167,10 @@ def scored(
 def _known_answers(data: Prepared) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
     """Test questions with an answer that the model knows, and labels."""
     for visual, tokens, scores in VQABatches(data.test, batch_size=_TEST_BATCH):
-        known = scores.sum(-1) > 0
+        answerable = scores.sum(-1) > 0
         label = scores.argmax(-1) if data.single else scores
-        if known.any():
-            yield (visual[known], tokens[known]), label[known]
+        if answerable.any():
+            yield (visual[answerable], tokens[answerable]), label[answerable]
 
 
 def single_answer(batch: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any], Tensor]:
@@ -279,8 +279,8 @@ def _about(own: Sequence[Record], name: str) -> list[str]:
         seeds=counted(len({record["seed"] for record in own}), "seed"),
     )
     if name == "vqa-v2":
-        known = sections.cell(_known(own)).mean
-        words = _TEXTS["random"] if not known else _TEXTS["glove"].format(share=known)
+        share = sections.cell(_known(own)).mean
+        words = _TEXTS["random"] if not share else _TEXTS["glove"].format(share=share)
         return [about, words]
     network = "a small MCAN"
     options = next((record["options"] for record in own if "net.width" in record["options"]), None)

@@ -60,9 +60,9 @@ class Arrivals:
         checks.integer("min_count", min_count, low=1)
         numbers, words = {}, {}
         for name in (name for name in NUMBERS if name in stays):
-            known = stays[name].dropna()
-            spread = float(known.std(ddof=0)) if len(known) else 1.0
-            numbers[name] = (float(known.mean()) if len(known) else 0.0, spread or 1.0)
+            values = stays[name].dropna()
+            spread = float(values.std(ddof=0)) if len(values) else 1.0
+            numbers[name] = (float(values.mean()) if len(values) else 0.0, spread or 1.0)
         for name in (name for name in WORDS if name in stays):
             counts = stays[name].value_counts()
             words[name] = tuple(sorted(map(str, counts.index[counts >= min_count])))

@@ -184,8 +184,8 @@ class Estimator(Selector):
         chains = []
         for chain, model in enumerate(models):
             fill(model, result.stacks[chain], result.candidates[chain])
-            held = held_out[chain]
-            evidence = float(dense[chain, held] @ scaled.weight[held]) if held.any() else math.nan
+            rows = held_out[chain]
+            evidence = float(dense[chain, rows] @ scaled.weight[rows]) if rows.any() else math.nan
             history, best = result.histories[chain], result.best_looks[chain]
             chains.append(Chain(finished(model, self.device), history, best, evidence))
         self.chains_, self.chain_weights_ = chains, weights

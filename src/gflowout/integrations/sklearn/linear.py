@@ -71,11 +71,11 @@ def start_linear(model: MaskedModel, table: Table, seed: int) -> None:
     last.bias.zero_()
     last.weight[:outputs, used] = signs.repeat(1, copies) / copies
     x = torch.from_numpy(table.x).to(slope)
-    wanted, made = x @ slope, model.eval()(x).reshape(len(x), -1)[:, :outputs]
-    last.weight *= (made * wanted).sum() / (made * made).sum().clamp(min=1e-9)
+    target, output = x @ slope, model.eval()(x).reshape(len(x), -1)[:, :outputs]
+    last.weight *= (output * target).sum() / (output * output).sum().clamp(min=1e-9)
     last.bias[:outputs] = bias
     if isinstance(model.likelihood, Gaussian):
         weight = torch.from_numpy(table.weight).to(slope)
-        error = (torch.from_numpy(table.y).to(slope) - wanted - bias).square()
+        error = (torch.from_numpy(table.y).to(slope) - target - bias).square()
         variance = weight @ error / weight.sum()
         model.likelihood.log_variance.copy_(variance.clamp(min=1e-4).log())

@@ -240,7 +240,7 @@ def _tested(
     rows = _rows(table, kind)
     counted = np.zeros(len(table), dtype=bool)
     counted[np.random.RandomState(seed).permutation(len(table))[:most]] = True
-    places = [torch.from_numpy(np.flatnonzero(held & counted)) for held in result.held_out]
+    places = [torch.from_numpy(np.flatnonzero(rows & counted)) for rows in result.held_out]
     generator = torch.Generator().manual_seed(seed)
     masks = [stack.draw(TEST_DRAWS, generator) for stack in result.stacks]
     return rows, places, masks

@@ -277,18 +277,18 @@ def start_up() -> float:
 
 def report(
     kinds: Mapping[Kind, tuple[int, int]],
-    known: Mapping[Kind, Price],
+    prices: Mapping[Kind, Price],
     price: Callable[[Kind], Price],
     workers: int | None,
 ) -> list[str]:
     """As :func:`left_to_do`, with a last line on the sum; ``None`` workers are not known."""
-    lines, total, certain = left_to_do(kinds, known, price)
+    lines, total, certain = left_to_do(kinds, prices, price)
     return [*lines, sum_up(total, workers, certain)]
 
 
 def left_to_do(
     kinds: Mapping[Kind, tuple[int, int]],
-    known: Mapping[Kind, Price],
+    prices: Mapping[Kind, Price],
     price: Callable[[Kind], Price],
 ) -> tuple[list[str], float, bool]:
     """A line for each kind, all seconds that are known together, and whether all are known.
@@ -298,7 +298,7 @@ def left_to_do(
     lines, total, certain = [], 0.0, True
     for (method, data), (count, done) in kinds.items():
         kind, left, cost = (method, data), count - done, ""
-        run = known.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
+        run = prices.get(kind) or (price(kind) if left else Price(None, "nothing left to do"))
         if run.seconds is not None:
             total += left * run.seconds
             cost = f" at {duration(run.seconds)}"
