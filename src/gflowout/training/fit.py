@@ -114,7 +114,7 @@ def fit(
     Raises:
         DivergedError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C; complete epochs are in the folder.
-        TerminatedError: After SIGTERM, likewise, at the end of the epoch if that is near.
+        TerminatedError: After SIGTERM, at the end of the epoch if near; complete epochs are saved.
 
     Examples:
         >>> import torch
