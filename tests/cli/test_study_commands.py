@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import tuning_work
+from command_line import gflowout, runner
 from data_files import pixels, write_idx, write_mnist
-from typer.testing import CliRunner
 
 from gflowout.app import config as configs
 from gflowout.app import yamls
@@ -27,14 +27,7 @@ from gflowout.studies.framework import files
 from gflowout.studies.framework import plan as planning
 from gflowout.tuning import read_space
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 TOY = "name: toy\nwork: tuning_work:scored\nbase: {data: numbers, fit.lr: 0.5}\n"
-
-
-def gflowout(*arguments, code=0):
-    result = runner.invoke(commands.app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
 
 
 def written(path, text):

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import gflowout
 from data_files import write_mnist
-from typer.testing import CliRunner
 
 from gflowout.app import build as plans
-from gflowout.cli import commands, study_runs
+from gflowout.cli import study_runs
 from gflowout.data import store
 from gflowout.runs import Inline, Pool, Run, read, run_study
 from gflowout.studies import cost
@@ -26,14 +26,7 @@ from gflowout.studies.framework.content import Section
 from gflowout.studies.framework.plan import Part
 from gflowout.studies.framework.study import Study
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 ARMS = ("none", "mc", "gflowout")
-
-
-def gflowout(*arguments, code=0):
-    result = runner.invoke(commands.app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
 
 
 def work(run, context):

@@ -7,6 +7,7 @@ import inspect
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core.likelihoods import Likelihood
@@ -28,10 +29,7 @@ def trained() -> gfo.MaskedModel:
         beta=20.0,  # so that masks are worth something
     )
     optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-2, generator_lr=1e-2))
-    for _ in range(300):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 300)
     return model
 
 

@@ -14,21 +14,18 @@ import gflowout as gfo
 DRAWS = 20_000
 
 
-def perturbed(method: str, **options: object) -> gfo.MaskedModel:
-    """A model whose generators are far from their start."""
+def small(method: str, **options: Any) -> gfo.MaskedModel:
+    """Sites of three and two units: 32 masks."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 3))
+    likelihood, example = gfo.Categorical(3), (torch.zeros(2, 2),)
+    return gfo.wrap(net, method, ["1", "3"], likelihood=likelihood, example=example, **options)
+
+
+def perturbed(method: str, **options: object) -> gfo.MaskedModel:
+    """A model whose generators are far from their start."""
     extra = {"train_size": 10} if method == "id-gflowout" else {}
-    model = gfo.wrap(
-        net,
-        method,
-        ["1", "3"],
-        likelihood=gfo.Categorical(3),
-        example=(torch.zeros(2, 2),),
-        prior_keep=0.7,
-        **extra,
-        **options,
-    )
+    model = small(method, prior_keep=0.7, **extra, **options)
     with torch.no_grad():
         for name, parameter in model.method.named_parameters():
             spread = 0.1 if name.endswith("bias") and method == "id-gflowout" else 1.0
@@ -112,19 +109,10 @@ def test_the_mean_prediction_is_the_expectation_over_all_masks(method: str) -> N
         source = model.method.prior if method == "gflowout" else model.method.posterior
         weight = enumeration.generator_log_prob(model, source, X, Y)[0].exp()
     else:
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 3))
         extra: dict[str, Any] = {"train_size": 10, "prior_keep": 0.7}
         if method == "mc":
             extra = {"rate": 0.4, "rescale": "none"}
-        model = gfo.wrap(
-            net,
-            method,
-            ["1", "3"],
-            likelihood=gfo.Categorical(3),
-            example=(torch.zeros(2, 2),),
-            **extra,
-        )
+        model = small(method, **extra)
         keep = 0.6 if method == "mc" else 0.7 * 0.7  # at its start, a product of two masks
         weight = enumeration.log_fixed_prior(enumeration.all_masks(5), keep).exp()
     masks = enumeration.split(enumeration.all_masks(5), model)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core import objectives, policy
@@ -140,11 +141,7 @@ def train(
     optimiser = torch.optim.Adam(model.parameter_groups(**rates), betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     x, y = x.repeat(repeats, *[1] * (x.dim() - 1)), y.repeat(repeats, *[1] * (y.dim() - 1))
-    for _ in range(steps):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
-        schedule.step()
+    descend(model, x, y, optimiser, steps, schedule)
 
 
 def check(name: str, exploration: dict[str, float], within: float, steps: int = 300) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.training.module import hits
@@ -205,10 +206,7 @@ def test_grades_are_learned_with_their_order() -> None:
     likelihood = gfo.Ordinal(4)
     model = gfo.wrap(net, "none", ["0"], likelihood=likelihood, example=(x[:2],))
     optimiser = torch.optim.Adam(model.parameter_groups(lr=0.05))
-    for _ in range(150):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 150)
     assert torch.allclose(likelihood.thresholds, torch.tensor([-1.0, 0.5, 2.0]), atol=0.25)
     assert net[1].weight.item() == pytest.approx(2.0, abs=0.25)
     pred = model.predict(x[:9], samples=3)

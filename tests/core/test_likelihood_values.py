@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core import special
@@ -247,10 +248,7 @@ def test_rate_and_dispersion_of_data_are_recovered_by_training() -> None:
     net = nn.Sequential(nn.Identity(), nn.Linear(1, 1))
     model = gfo.wrap(net, "none", ["0"], likelihood=gfo.NegativeBinomial(), example=(x[:2],))
     optimiser = torch.optim.Adam(model.parameter_groups(lr=0.05))
-    for _ in range(150):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 150)
     likelihood = model.likelihood
     assert isinstance(likelihood, gfo.NegativeBinomial)
     assert likelihood.log_dispersion.exp().item() == pytest.approx(0.5, rel=0.15)

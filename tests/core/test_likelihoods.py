@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, distributions, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core.likelihoods import LIKELIHOODS
@@ -228,10 +229,7 @@ def test_the_noise_of_the_data_is_recovered_by_training(heteroscedastic: bool) -
     net = nn.Sequential(nn.Identity(), nn.Linear(3, 4 if heteroscedastic else 2))
     model = gfo.wrap(net, "none", ["0"], likelihood=likelihood, example=(x[:2],))
     optimiser = torch.optim.Adam(model.parameter_groups(lr=0.05))
-    for _ in range(250):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 250)
     noise = model.predict(x[:50], samples=1).aleatoric_variance().sqrt()
     assert torch.allclose(noise, true.expand_as(noise), rtol=0.25)
     assert torch.allclose(noise.mean(0), true, rtol=0.1)

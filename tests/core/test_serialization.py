@@ -129,9 +129,11 @@ def test_tied_weights_survive(tmp_path: Path) -> None:
     assert torch.equal(predicted(loaded), predicted(model))
 
 
+@pytest.mark.parametrize("members", [1, 2])
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    models = [wrapped("mc") for _ in range(members)]
     path = tmp_path / "m"
     gfo.save(wrapped(), path)
     before = path.read_bytes()
@@ -141,7 +143,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        gfo.save(wrapped("mc"), path)
+        gfo.save(gfo.Ensemble(models) if members > 1 else models[0], path)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
 

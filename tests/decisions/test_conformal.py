@@ -12,6 +12,7 @@ import torch
 from scipy.stats import betabinom
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.conformal import Intervals, Sets, quantile, report_intervals, report_sets, set_scores
@@ -146,10 +147,7 @@ def digits() -> tuple[gfo.Predictive, Tensor]:
         net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
         model = gfo.wrap(net, "mc", ["1"], likelihood=gfo.Categorical(10), example=(x[:2],))
         optimizer = torch.optim.Adam(model.parameter_groups(lr=1e-2))
-        for _ in range(60):
-            optimizer.zero_grad()
-            model(x[train], y=y[train]).total.backward()
-            optimizer.step()
+        descend(model, x[train], y[train], optimizer, 60)
         # Masks of their own for every row, so that rows are exchangeable.
         return model.predict(x[rest], samples=10), y[rest]
 

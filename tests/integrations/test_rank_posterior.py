@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from training_loop import descend
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import gflowout as gfo
@@ -209,11 +210,7 @@ def errors(name: str, ranks: tuple[int, ...], **options: Any) -> tuple[float, fl
         model.parameter_groups(generator_lr=1.5e-2, log_z_lr=5e-2), fused=True
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS[ranks])
-    for _ in range(STEPS[ranks]):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
-        schedule.step()
+    descend(model, x, y, optimiser, STEPS[ranks], schedule)
     rows = len(truth.posterior)
     q = log_q(model, problem_.x[:rows], problem_.y[:rows])
     away = enumeration.total_variation(q, truth.posterior) - truth.best

@@ -6,6 +6,7 @@ import enumeration
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core import objectives
@@ -111,11 +112,7 @@ def distances(steps: int = 600) -> tuple[float, float, float]:
     groups = model.parameter_groups(generator_lr=5e-3, log_z_lr=2e-2)
     optimiser = torch.optim.Adam(groups, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
-        schedule.step()
+    descend(model, x, y, optimiser, steps, schedule)
     q_shared, q_own = learned(model)
     # own masks matter where shared ones are likely
     weight = shared.exp().unsqueeze(-1)

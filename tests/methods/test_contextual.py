@@ -9,6 +9,7 @@ import enumeration
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.methods import contextual
@@ -276,27 +277,26 @@ def switch_data(examples: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat([2 * flag, values], 1), torch.where(flag > 0, *halves)
 
 
+def on_switch(net: Switch, **options: object) -> gfo.MaskedModel:
+    torch.manual_seed(0)
+    likelihood, (x, _) = gfo.Gaussian(1, noise=0.5, learn_noise=False), switch_data(20, 0)
+    return gfo.wrap(
+        net, "contextual", ["units"], likelihood=likelihood, example=(x,), prior_keep=0.5, **options
+    )
+
+
+def train_on_switch(model: gfo.MaskedModel, steps: int, **rates: float) -> None:
+    optimiser = torch.optim.Adam(model.parameter_groups(**rates))
+    for step in range(steps):
+        descend(model, *switch_data(128, step), optimiser, 1)
+
+
 @pytest.mark.parametrize(("noise", "gap"), [("bernoulli", 0.6), ("gaussian", 0.1)])
 def test_rates_follow_the_input_where_they_must(noise: str, gap: float) -> None:
-    x, y = switch_data(20, 0)
-    torch.manual_seed(0)
-    model = gfo.wrap(
-        Switch(gated=noise == "gaussian"),
-        "contextual",
-        ["units"],
-        likelihood=gfo.Gaussian(1, noise=0.5, learn_noise=False),
-        example=(x,),
-        family=noise,
-        prior_keep=0.5,
-    )
+    model = on_switch(Switch(gated=noise == "gaussian"), family=noise)
     model.method.prior.requires_grad_(noise == "bernoulli")  # else all noise goes, being harmful
-    optimiser = torch.optim.Adam(model.parameter_groups(generator_lr=1e-2))
-    for step in range(250):
-        x, y = switch_data(128, step)
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
-    x, y = switch_data(400, 1000)
+    train_on_switch(model, 250, generator_lr=1e-2)
+    x, _ = switch_data(400, 1000)
     keep = torch.sigmoid(model.method._logits(0, x)).detach()[:, 1:]
     first, second = keep[:, :3].mean(1), keep[:, 3:].mean(1)
     on = x[:, 0] > 0
@@ -307,22 +307,9 @@ def test_rates_follow_the_input_where_they_must(noise: str, gap: float) -> None:
 @pytest.mark.parametrize(("gain", "moved"), [(1.0, True), (0.01, False)])
 def test_the_gain_lets_rates_move(gain: float, moved: bool) -> None:
     """At the default learning rate, in 300 steps; with the authors' 0.01 they stay at 0.5."""
-    torch.manual_seed(0)
-    model = gfo.wrap(
-        Switch(),
-        "contextual",
-        ["units"],
-        likelihood=gfo.Gaussian(1, noise=0.5, learn_noise=False),
-        example=(switch_data(2, 0)[0],),
-        gain=gain,
-        prior_keep=0.5,
-    )
-    optimiser = torch.optim.Adam(model.parameter_groups())
-    for step in range(300):
-        x, y = switch_data(128, step)
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    model = on_switch(Switch(), gain=gain)
+    train_on_switch(model, 300)
+    x, _ = switch_data(128, 299)
     spread = torch.sigmoid(model.method._logits(0, x)).std(0)[1:].mean().item()
     assert (spread > 0.1) == moved
     assert moved or spread < 0.01

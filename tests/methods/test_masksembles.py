@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.methods.masksembles import kept_units, overlapping
@@ -141,10 +142,7 @@ def test_members_become_different_networks() -> None:
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
     model = model_of(scale=3.0)
     optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-2))
-    for _ in range(200):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 200)
     near = model.predict(x, masks=model.method.members())
     accuracies = (near.samples.argmax(-1) == y).float().mean(1)
     assert accuracies.min() > 0.9  # each member alone

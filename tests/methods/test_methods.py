@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 
@@ -286,10 +287,7 @@ def test_one_seed_one_run_two_seeds_two_runs() -> None:
         model, (x, y) = model_of("gflowout"), batch()
         torch.manual_seed(seed)
         optimiser = torch.optim.Adam(model.parameter_groups())
-        for _ in range(5):
-            optimiser.zero_grad()
-            model(x, y=y).total.backward()
-            optimiser.step()
+        descend(model, x, y, optimiser, 5)
         return model.predict(x).mean
 
     assert torch.equal(run(0), run(0))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.core import objectives
@@ -152,10 +153,7 @@ def trained(method: str, **options: Any) -> float:
         net, method, ["1", "3"], likelihood=gfo.MultiLabel(5), example=(x[:2],), **options
     )
     optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-2, generator_lr=1e-2), fused=True)
-    for _ in range(120):
-        optimiser.zero_grad()
-        model(x, y=y).total.backward()
-        optimiser.step()
+    descend(model, x, y, optimiser, 120)
     return -model.predict(x, samples=200).log_prob(y).mean().item()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from differences import assert_gradient
 from relevance import learned
 from torch import Tensor, nn
 
@@ -114,28 +115,7 @@ def test_the_prediction_is_the_integral_over_the_noise() -> None:
 def test_gradients_of_the_variances_against_finite_differences(per_unit: bool) -> None:
     model = small(per_unit=per_unit, train_size=5).double()
     x, y = torch.randn(12, 2, dtype=torch.float64), torch.arange(12) % 2
-    moved = model.method.log_alpha.moved
-
-    def total(**given: Any) -> Tensor:
-        torch.manual_seed(0)
-        return model(x, y=y, **given).total
-
-    (found,) = torch.autograd.grad(total(), moved)
-    expected = []
-    for unit in range(len(moved)):
-        values = []
-        for step in (1e-5, -1e-5):
-            with torch.no_grad():
-                moved[unit] += step
-                values.append(total().item())
-                moved[unit] -= step
-        expected.append((values[0] - values[1]) / 2e-5)
-    target = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(found, target, rtol=1e-5, atol=1e-6)
-    torch.manual_seed(0)
-    masks = model(x, y=y).masks
-    (cut,) = torch.autograd.grad(total(masks=masks), moved)  # noise without a gradient
-    assert not torch.allclose(cut, target, rtol=0.1)
+    assert_gradient(model, model.method.log_alpha.moved, x, y)
 
 
 @pytest.mark.parametrize("per_unit", [False, True])

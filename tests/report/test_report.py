@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import report_files
+from command_line import gflowout
 from markdown_it import MarkdownIt
-from typer.testing import CliRunner
 
-from gflowout.cli import commands
 from gflowout.report import build, html, latex, markdown, summary
 from gflowout.runs import Run, records
 from gflowout.runs.work import Task
@@ -35,14 +34,7 @@ from gflowout.studies.framework.content import (
 )
 from gflowout.studies.framework.study import PRESETS, STUDIES, get
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NASTY = "a & b | _c_ *d* $e$ 5 % #1 ~ ^ \\x{y}"
-
-
-def gflowout(*arguments, code=0):
-    result = runner.invoke(commands.app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import gflowout
 
-from gflowout.cli import commands
 from gflowout.report.summary import difference, repeats
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 TOY = "name: toy\nwork: tuning_work:scored\nbase: {data: numbers, fit.lr: 0.5}\nseeds: 2\n"
-
-
-def gflowout(*arguments: object, code: int = 0) -> str:
-    result = runner.invoke(commands.app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
 
 
 def record(name: str, study: str = "s", cpu: str = "a", **metrics: object) -> dict:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from enumeration import all_masks
 from torch import Tensor
+from training_loop import descend
 
 import gflowout as gfo
 from gflowout.data import store
@@ -312,10 +313,7 @@ def test_a_posterior_estimates_the_likelihood_that_all_masks_have() -> None:
     options = {"likelihood": gfo.MultiLabel(4), "example": (x[:2],), "keep": 0.5, "draws": 8}
     model = gfo.wrap(net, "gflowout", ["1"], **options)
     optimizer = torch.optim.Adam(model.parameter_groups(lr=0.03, generator_lr=0.03))
-    for _ in range(100):
-        optimizer.zero_grad()
-        model(x, y=y).total.backward()
-        optimizer.step()
+    descend(model, x, y, optimizer, 100)
     model.eval()
     masks = all_masks(6).unsqueeze(1).expand(-1, len(x), -1)
     masked = joint_fit.Masked(model, exact=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 _REAL: Any = Real  # NumPy's numbers, too
@@ -86,6 +88,37 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def path(name: str, value: Any) -> Path:
+    """Return ``value`` as a path, or raise an error that names it.
+
+    Examples:
+        >>> path("path", None)
+        Traceback (most recent call last):
+            ...
+        TypeError: path must be a string or a path, got None
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a string or a path, got {value!r}")
+    return Path(value)
+
+
+def target(name: str, value: Any) -> Path:
+    """Return ``value`` as the path of a file that can be written, or raise an error that names it.
+
+    Examples:
+        >>> target("path", "no/such/folder/model.safetensors")
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: path: there is no folder 'no/such/folder' to write into
+    """
+    file = path(name, value)
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"{name}: there is no folder {str(file.parent)!r} to write into")
+    if file.is_dir():
+        raise IsADirectoryError(f"{name} must be a file, got the folder {str(file)!r}")
+    return file
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:

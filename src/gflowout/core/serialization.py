@@ -14,7 +14,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from reprlib import repr as short
 from typing import Any, overload
 
@@ -58,11 +57,7 @@ def save(
         raise TypeError(
             f"model must come from gfo.wrap, got {type(model).__name__}; or be a gfo.Ensemble"
         )
-    target = _path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to save into")
-    if target.is_dir():
-        raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    target = checks.target("path", path)
     checks.boolean("backbone", backbone)
     # Tensors that share memory (tied weights) are written twice.
     state = model.state_dict()
@@ -127,7 +122,7 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     several = isinstance(backbone, Sequence | nn.ModuleList)
     backbones = list(backbone) if several else [] if build else [backbone]
     _check_bare(backbones)
-    saved, weights = read(_path(path))
+    saved, weights = read(checks.path("path", path))
     ensemble = weights is not None
     if single == ensemble:
         holds = (
@@ -158,12 +153,6 @@ def load(path: str | os.PathLike[str], backbone: Any) -> MaskedModel | Ensemble:
     for model, member in zip(models, saved, strict=True):  # all checks are done
         model.load_state_dict(member.tensors, strict=member.whole)
     return result
-
-
-def _path(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a string or a path, got {path!r}")
-    return Path(path)
 
 
 def _config(model: MaskedModel) -> dict[str, Any]:

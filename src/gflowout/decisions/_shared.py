@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gflowout.core import atomic_io
+from gflowout.core import atomic_io, checks
 from gflowout.core.likelihoods import Binary, Categorical, Likelihood, MultiLabel
 from gflowout.core.predictive import Predictive, settled
 
@@ -96,7 +96,7 @@ def class_labels(pred: Predictive, y: Tensor) -> Tensor:
         if bool(((target != 0) & (target != 1)).any()):
             raise ValueError(f"y must hold 0 and 1 for {pred.likelihood}, got soft labels")
         target = target.long()
-    shape = pred.likelihood.class_logits(pred.outputs[0]).shape[:-1]
+    shape = label_shape(pred)
     if target.shape != shape:
         raise ValueError(
             f"y must have shape {list(shape)} for this prediction, got {list(target.shape)}"
@@ -105,11 +105,16 @@ def class_labels(pred: Predictive, y: Tensor) -> Tensor:
     return target if ignored is None else target.masked_fill(target == ignored, IGNORED)
 
 
+def label_shape(pred: Predictive) -> torch.Size:
+    """The shape of the labels of a prediction of classes, [batch, ...]."""
+    return pred.likelihood.class_logits(pred.outputs[0]).shape[:-1]
+
+
 def check_single(pred: Predictive, purpose: str) -> None:
     """Raise unless every example has one label: guarantees are about independent examples."""
     check_prediction("pred", pred)
     if has_classes(pred.likelihood):
-        shape = pred.likelihood.class_logits(pred.outputs[0]).shape[:-1]
+        shape = label_shape(pred)
         if len(shape) > 1:
             raise ValueError(
                 f"{purpose} guarantees something about examples with one label each, this "
@@ -176,13 +181,14 @@ class Fitted:
         Args:
             path: Where to; replaced if it exists, and only once the new file is complete.
         """
+        target = checks.target("path", path)
         config = {name: getattr(self, name) for name in self.arguments}
         for name, value in config.items():
             if not isinstance(value, str | int | float | bool | None):
                 raise TypeError(f"{name} cannot be saved, it is {value!r}: name a score instead")
         header = {"format": FORMAT, "kind": type(self).__name__, "arguments": config}
         text = json.dumps(header, allow_nan=False)
-        atomic_io.write_safetensors(Path(path), self.state_dict(), {KEY: text})
+        atomic_io.write_safetensors(target, self.state_dict(), {KEY: text})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

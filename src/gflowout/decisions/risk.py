@@ -20,6 +20,7 @@ from gflowout.decisions._shared import (
     class_labels,
     everywhere,
     has_classes,
+    label_shape,
     mean_probabilities,
 )
 
@@ -236,7 +237,7 @@ def _counted(pred: Predictive, y: Tensor, loss: Tensor) -> Tensor:
     counted = torch.ones_like(loss, dtype=torch.bool)
     if not has_classes(pred.likelihood):
         return counted
-    shape = pred.likelihood.class_logits(pred.outputs[0]).shape[:-1]
+    shape = label_shape(pred)
     if loss.shape != shape:
         raise ValueError(
             f"loss must have the shape of the labels, {list(shape)}, got {list(loss.shape)}"

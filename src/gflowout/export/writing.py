@@ -184,8 +184,7 @@ def _check_arguments(
 ) -> None:
     if not isinstance(model, MaskedModel | Ensemble):
         raise TypeError(f"model must come from gfo.wrap, got {type(model).__name__}")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a str or a Path, got {path!r} of type {type(path).__name__}")
+    checks.path("path", path)
     if prepare is not None and not isinstance(prepare, nn.Module):
         raise TypeError(f"prepare must be an nn.Module, got {type(prepare).__name__}")
     checks.integer("samples", samples, low=1)
@@ -196,11 +195,7 @@ def _check_arguments(
 
 def place(path: str | os.PathLike[str], overwrite: bool) -> Path:
     """Refuse a path that could not be written to, before any work is done."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"path: there is no folder {str(target.parent)!r} to write into")
-    if target.is_dir():
-        raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}")
+    target = checks.target("path", path)
     if target.exists() and not overwrite:
         raise FileExistsError(f"path: {str(target)!r} exists; overwrite=True replaces it")
     if not os.access(target.parent, os.W_OK | os.X_OK):

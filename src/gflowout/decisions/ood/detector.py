@@ -7,7 +7,6 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -191,11 +190,10 @@ class Detector(ABC):
         """
         if not self.state:
             raise RuntimeError(f"{type(self).__name__} is not fitted: call fit(model, data) first")
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"path must be a string or a path, got {path!r}")
+        target = checks.target("path", path)
         config = {"format": FORMAT, "kind": type(self).__name__, "head": self.head}
         text = json.dumps({**config, "options": self.config()}, allow_nan=False)
-        atomic_io.write_safetensors(Path(path), self.state, {KEY: text})
+        atomic_io.write_safetensors(target, self.state, {KEY: text})
 
     def config(self) -> dict[str, Any]:
         """Arguments that build this detector again."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -43,9 +42,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Detector:
         >>> torch.equal(again(x), alarm(x))
         True
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a string or a path, got {path!r}")
-    tensors, config = contents(Path(path), KEY, "a detector's save")
+    tensors, config = contents(checks.path("path", path), KEY, "a detector's save")
     with damage(repr(str(path))):
         kind = KINDS[checks.choice("kind", config["kind"], KINDS)]
         detector = kind(**config["options"])
