@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,3 +60,31 @@ def test_long_functions_are_found_inside_classes_and_functions() -> None:
     inner = "class A:\n    async def long(self):\n" + "        pass\n" * 80
     assert long_functions(inner, most=80) == ["long: 81 lines"]
     assert long_functions(inner, most=81) == []
+
+
+def only_re_exports(source: str) -> bool:
+    """Whether a module only imports names of others, below a docstring perhaps."""
+    return all(
+        isinstance(statement, ast.ImportFrom)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in ast.parse(source).body
+    )
+
+
+def test_what_is_at_the_top_of_the_package_is_a_layer_or_a_re_export() -> None:
+    """So that import-linter sees every package, and no module lies beside them."""
+    layers, _ = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    rooms = {name for layer in layers["layers"] for name in layer.split(" | ")}
+    package = ROOT / "src" / "gflowout"
+    others = [
+        source
+        for source in package.rglob("*.py")
+        if source.relative_to(package).parts[0] not in rooms | {"__init__.py"}
+    ]
+    assert len(rooms) == 16
+    assert len(others) > 10
+    for source in others:
+        assert only_re_exports(source.read_text()), source.relative_to(package)
+    assert not only_re_exports('"""Doc."""\nfrom a import b\nVALUE = 1\n')
