@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gflowout.core.random import draw_seeds
 from gflowout.training.monitoring import ADVICE, DivergedError
 
 AT_A_TIME = 4096  # rows of a pass
@@ -227,7 +228,7 @@ class Training:
         self.best_state = [[tensor.clone() for tensor in stack.tensors()] for _ in range(3)]
         self.crossed: list[Stack] = []
         self.look_masks = torch.Generator()
-        self.seed = int(torch.randint(2**62, (), generator=generator))
+        (self.seed,) = draw_seeds(1, generator)
 
     def run(self) -> None:
         """Train until no chain has been better for some looks."""
