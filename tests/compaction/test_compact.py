@@ -197,6 +197,26 @@ def test_units_that_are_silent_on_the_example() -> None:
     assert small.hidden[0].linear.out_features == int(half(model)[0].sum())
 
 
+@pytest.mark.parametrize("activation", [nn.GELU, nn.Sigmoid, nn.Hardswish])
+def test_units_that_fall_silent_with_another_one_on_the_example(activation: Any) -> None:
+    """Where an activation function is flat, a unit has no gradient, but still belongs to others."""
+    with seeded(0):
+        net, x = MLP((2, 3, 4, 3), activation), torch.tensor([[2.0, 0.0], [2.5, 0.0]])
+    first, second = net.hidden[0].linear, net.hidden[1].linear
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[6.0, 0], [0, 6], [1, 1]]))
+        first.bias.copy_(torch.tensor([0.0, -12, 0]))
+        # Without the first unit of the layer before, far below 0 on the example.
+        second.weight[2] = torch.tensor([1000.0, 1000, 0])
+        second.bias[2] = -500.0
+    model = wrapped(net, ["hidden.0.act"], x)
+    small, report = gfo.compact(
+        model, masks=[torch.tensor([0.0, 1, 1])], example=(x,), return_report=True
+    )
+    assert small.hidden[1].linear.out_features == 4
+    assert largest_difference(small, model, report, (x.flip(1),), {}) < 1e-4
+
+
 def test_zeros_at_the_start_of_training_hide_nothing() -> None:
     with seeded(0):
         net, x = MLP((4, 8, 6, 3)), torch.randn(9, 4)

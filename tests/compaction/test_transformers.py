@@ -125,6 +125,25 @@ def test_text_is_generated_with_fewer_heads() -> None:
     assert torch.equal(cached, small.generate(prompt, use_cache=False, **options))
 
 
+@pytest.mark.parametrize("units", ["heads", "features"])
+def test_layers_with_adapters(units: str) -> None:
+    """Factors of kept units go to the weights of a layer and of its adapter."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=4, target_modules=["v_proj", "o_proj", "down_proj"])
+    net = peft.get_peft_model(transformers.LlamaForCausalLM(backbone("llama").config), config)
+    for own, parameter in net.named_parameters():
+        if "lora_B" in own:
+            nn.init.normal_(parameter)
+    _, small, report = compacted("llama", net.eval(), units=units)
+    way = {"heads": "removed", "features": "padded"}[units]
+    assert [site.how for site in report.sites] == [way] * 2
+    layer = small.base_model.model.model.layers[0]
+    if units == "heads":
+        assert layer.self_attn.v_proj.lora_B["default"].weight.shape == (6, 4)
+        assert layer.self_attn.o_proj.lora_A["default"].weight.shape == (4, 12)
+
+
 def test_ranks_of_lora(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)

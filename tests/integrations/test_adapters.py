@@ -16,13 +16,18 @@ from transformers import (
     BertForSequenceClassification,
     BloomConfig,
     BloomForCausalLM,
+    CodeGenConfig,
+    CodeGenForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MptForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
+    T5ForSequenceClassification,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -171,9 +176,20 @@ def test_the_active_adapter_is_masked_or_the_named_one(tmp_path: Path) -> None:
     net.base_model.set_adapter(["default", "wide"])
     both = wrap_transformer(net, "mc")
     assert len(both.sites) == 6
-    with pytest.raises(ValueError, match="masks on the adapters 'default', 'wide'"):
-        save_pretrained(both, tmp_path)
-    assert len(wrap_transformer(net, "mc", adapter="default").sites) == 4
+    one = wrap_transformer(net, "mc", adapter="default")
+    assert len(one.sites) == 4
+    for model_ in (both, one, wrap_transformer(net, "mc", units="heads")):  # the other runs, too
+        with pytest.raises(
+            ValueError, match="several active adapters, 'default', 'wide', and a fo"
+        ):
+            save_pretrained(model_, tmp_path)
+    # Layers without the adapter that took the place of a deleted one keep theirs.
+    net.set_adapter("default")
+    net.base_model.model.model.layers[0].self_attn.q_proj.set_adapter("wide")
+    assert [site.name.partition("layers.")[2] for site in wrap_transformer(net, "mc").sites] == [
+        "0.self_attn.q_proj.lora_A.wide", "0.self_attn.v_proj.lora_A.default",
+        "1.self_attn.q_proj.lora_A.default", "1.self_attn.v_proj.lora_A.default",
+    ]  # fmt: skip
     net.set_adapter("default")
     with pytest.raises(ValueError, match=r"site '\S+lora_A\.wide' did not run .* not active\?"):
         model.predict(**call(net))
@@ -292,6 +308,57 @@ def test_a_dropped_block_adds_nothing(name: str) -> None:
         assert (output - net(**example).logits).abs().max() > 1e-2
 
 
+def test_a_projection_in_another_order_is_told() -> None:
+    """Queries, values and keys of several parts one after the other."""
+    own = {"bos_token_id": 1, "eos_token_id": 2, "rotary_dim": 4, "n_layer": 2, "n_head": 4}
+    net = CodeGenForCausalLM(CodeGenConfig(vocab_size=40, n_embd=16, n_positions=32, **own))
+    with pytest.raises(
+        ValueError, match=r"of 'transformer\.h\.0\.attn\.qkv_proj' are not those of"
+    ):
+        wrap_transformer(net, "mc", units="heads")
+
+
+BLOCKS: dict[str, tuple[Any, Any, list[str]]] = {
+    "gpt-neo": (
+        GPTNeoForCausalLM,
+        {"hidden_size": 16, "num_layers": 1, "num_heads": 4, "attention_types": [[["global"], 1]]},
+        ["transformer.h.0.attn.attention.resid_dropout", "transformer.h.0.mlp.dropout"],
+    ),
+    "mpt": (
+        MptForCausalLM,
+        {"d_model": 16, "n_layers": 1, "n_heads": 4},
+        ["transformer.blocks.0.attn.out_proj", "transformer.blocks.0.ffn"],
+    ),
+    "t5": (
+        T5ForSequenceClassification,
+        {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 4,
+         "decoder_start_token_id": 0},
+        ["transformer.encoder.block.0.layer.0.SelfAttention.o",
+         "transformer.encoder.block.0.layer.1.DenseReluDense",
+         "transformer.decoder.block.0.layer.0.SelfAttention.o",
+         "transformer.decoder.block.0.layer.1.EncDecAttention.o",
+         "transformer.decoder.block.0.layer.2.DenseReluDense"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_of_attention_are_found(name: str) -> None:
+    kind, sizes, sites = BLOCKS[name]
+    net = kind(kind.config_class(vocab_size=40, **sizes))
+    assert [site.name for site in wrap_transformer(net, "mc", units="blocks").sites] == sites
+
+
+def test_blocks_of_one_kind_alone_are_told() -> None:
+    net = build("llama")
+    for layer in net.model.layers:
+        layer.self_attn.other = layer.self_attn.__dict__["_modules"].pop("o_proj")
+        object.__setattr__(layer.self_attn, "o_proj", layer.self_attn.other)
+    with pytest.warns(UserWarning, match=r"no attention .* of LlamaForCausalLM, so that the masks"):
+        model = wrap_transformer(net, "mc", units="blocks")
+    assert len(model.sites) == 2
+
+
 @pytest.mark.parametrize("units", ["heads", "blocks", "features"])
 def test_other_units_of_an_adapted_model(units: str) -> None:
     net, plain = adapted("bert"), build("bert")
@@ -373,8 +440,11 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     save_pretrained(trained(), tmp_path)
     with pytest.raises(ValueError, match="read it with load_adapter"):
         load_pretrained(tmp_path)
-    with pytest.raises(TypeError, match="base must be the model without adapters"):
-        load_adapter(tmp_path, adapted("bert"))
+    inside = build("bert")
+    inside.add_adapter(LoraConfig(r=2, target_modules=["query"]), "own")
+    for base in (adapted("bert"), inside):
+        with pytest.raises(TypeError, match="base must be the model without adapters"):
+            load_adapter(tmp_path, base)
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):  # a pickle
         load_adapter(tmp_path, build("bert"))

@@ -148,11 +148,33 @@ def test_generation_follows_its_seed_and_leaves_the_rest_alone() -> None:
 def test_tokens_after_the_end_do_not_count() -> None:
     model = wrapped("llama")
     new = torch.tensor([[5, 2, 0, 0], [5, 6, 7, 8], [2, 5, 5, 5], [5, 6, 0, 0], [5, 0, 6, 2]])
-    expected = [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    expected = [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
     assert model._written(new, {}).long().tolist() == expected
+    config = GenerationConfig(do_sample=True)  # its special tokens are those of the model
+    assert model._written(new, {"generation_config": config}).long().tolist() == expected
+    # A text may end in a token that stands for padding elsewhere, but not where it was cut short.
+    expected[3] = [1, 1, 0, 0]
+    assert model._written(new, {"stop_strings": ["x"]}).long().tolist() == expected
     assert model._written(new[:1], {"eos_token_id": [5, 2]}).long().tolist() == [[1, 0, 0, 0]]
+    assert model._written(new[:1], {"eos_token_id": None}).long().tolist() == [[1, 1, 1, 1]]
     same = {"pad_token_id": 2}  # a tokenizer without a token for padding
     assert model._written(torch.tensor([[5, 2, 2, 2]]), same).long().tolist() == [[1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+def test_a_generation_config_ends_a_text_at_the_same_token(pad: int) -> None:
+    model, options = wrapped("llama"), {"max_new_tokens": 12, "do_sample": True}
+    prompts = torch.randint(3, 20, (16, 4), generator=seeded())
+    config = GenerationConfig(**options, pad_token_id=pad)
+    plain, given = (
+        model.generate(prompts, masks=2, generator=seeded(), **own)
+        for own in ({**options, "pad_token_id": pad}, {"generation_config": config})
+    )
+    ends = (given.tokens == 2).long()
+    assert ends.any()
+    assert torch.equal(given.real, ends.cumsum(-1) - ends == 0)
+    assert torch.equal(given.sequences, plain.sequences)
+    assert torch.equal(given.log_probs, plain.log_probs)
 
 
 def test_samples_are_lists_for_other_libraries() -> None:
@@ -228,6 +250,10 @@ def test_one_mask_answers_a_question() -> None:
     assert scores["nll"] == pytest.approx(-chosen.log().mean().item(), abs=1e-5)
     assert scores["accuracy"] == pytest.approx((chosen > 0.5).float().mean().item())
     assert 0 <= scores["ece"] <= 1
+    rows = [torch.tensor([1, 5]), torch.tensor([1, 7])]
+    both = [model.predict_choices(own, choices, masks=2, generator=seeded()).outputs
+            for own in (rows, torch.stack(rows))]  # fmt: skip
+    assert torch.equal(*both)
 
 
 def test_what_cannot_be_generated_is_told() -> None:

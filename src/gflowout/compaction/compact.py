@@ -318,7 +318,8 @@ def _partial(dead: Tensor) -> bool:
 def _folds(evidence: Evidence, site: Site, multiplier: Tensor) -> Iterator[Slices]:
     """Where the factors of kept units may go: the weights of one module that writes or reads them.
 
-    Slices are taken to be in the order of the units; if they are not, the output will tell.
+    Or those of all parts of one, as of a layer with an adapter. Slices are taken to be in the order
+    of the units; if they are not, the output will tell.
     """
     scaled = (multiplier != 0) & (multiplier != 1)
     if not bool(scaled.any()):
@@ -334,9 +335,13 @@ def _folds(evidence: Evidence, site: Site, multiplier: Tensor) -> Iterator[Slice
             if int(places.sum()) % len(elements) == 0:
                 unit = torch.full(places.shape, -1)
                 unit[places] = elements.repeat_interleave(int(places.sum()) // len(elements))
-                prefix = name.rpartition(".")[0]
-                modules.setdefault(prefix, {}).setdefault(name, {})[axis] = unit
-    yield from modules.values()
+                path = name.split(".")
+                for end in range(len(path) - 1, max(len(path) - 4, 0), -1):
+                    whole = modules.setdefault(".".join(path[:end]), {})
+                    whole.setdefault(name, {})[axis] = unit
+    own = {name.rpartition(".")[0] for slices in modules.values() for name in slices}
+    yield from (modules[module] for module in own)
+    yield from (slices for module, slices in modules.items() if module not in own)
 
 
 def _difference(output: Tensor, expected: Tensor, scale: float | None = None) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,29 +28,27 @@ Slices = dict[str, dict[int, Tensor]]
 
 _VECTOR_NOISE = 0.2
 """Standard deviation of what is added to inputs, biases and scales."""
-_SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
-    "hardtanh": F.softsign,
-    "hardswish": F.softsign,
-    "relu6": F.softsign,
-    "hardsigmoid": torch.sigmoid,
-}
-"""What stands in for functions that are flat somewhere, with the same value at 0."""
+_FLAT = frozenset(
+    {"celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "mish", "relu6", "selu",
+     "sigmoid", "silu", "softplus", "tanh"}
+)  # fmt: skip
+"""Activation functions that are flat somewhere, some only where single precision ends."""
 
 
 class Leaky(TorchFunctionMode):
-    """Rectifiers pass on a part of what they would cut off: no unit is silent by its value.
+    """Activation functions are flat nowhere: no unit is silent by its value.
 
-    A unit that is 0 for all examples would look as if it were dropped. Rectifiers for which it
-    matters whether they come before or after a factor are replaced by one that has this, too.
+    A unit without a gradient for all examples would look as if it were dropped. Rectifiers stay
+    such that a factor may come before or after them, others such that it may not; values at 0 stay.
 
     Examples:
         >>> with Leaky():
-        ...     F.relu(torch.tensor([-2.0, 2.0])), F.relu6(torch.tensor([-3.0, 3.0]))
-        (tensor([-1.,  2.]), tensor([-0.7500,  0.7500]))
+        ...     F.relu(torch.tensor([-2.0, 2.0])), F.gelu(torch.tensor([-9.0, 0.0]))
+        (tensor([-1.,  2.]), tensor([-0.9000,  0.0000]))
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace rectifiers; call everything else."""
+        """Replace activation functions; call everything else."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         inplace = name.endswith("_") or bool(kwargs.get("inplace", False))
@@ -58,9 +56,11 @@ class Leaky(TorchFunctionMode):
         floor = kwargs.get("min", args[1] if len(args) > 1 else None)
         if name == "relu" or (name in ("clamp", "clamp_min") and _is_zero(floor)):
             return F.leaky_relu(values, 0.5, inplace=inplace)
-        if name in _SMOOTH:
-            smooth = _SMOOTH[name](values)
-            return values.copy_(smooth) if inplace else smooth
+        if name in _FLAT and "out" not in kwargs:
+            own = {key: kwargs[key] for key in kwargs if key not in ("input", "inplace")}
+            given = values.clone() if inplace else values
+            sloped = getattr(F, name)(given, *args[1:], **own) + F.softsign(given)
+            return values.copy_(sloped) if inplace else sloped
         return func(*args, **kwargs)
 
 

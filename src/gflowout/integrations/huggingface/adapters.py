@@ -82,7 +82,7 @@ def rank_sites(backbone: nn.Module, adapter: str | None = None) -> list[str]:
         f"{name}.lora_A.{own}"
         for name, layer in layers.items()
         for own in chosen
-        if own in layer.lora_A
+        if own in layer.lora_A and own in layer.active_adapters
     ]
     if not sites:
         raise ValueError(

@@ -15,7 +15,7 @@ from gflowout.core import serialization
 from gflowout.core.model import MaskedModel
 from gflowout.core.optional import require
 from gflowout.core.saved_file import parts_of, read
-from gflowout.integrations.huggingface.adapters import base_of
+from gflowout.integrations.huggingface.adapters import base_of, is_adapted, lora_layers
 from gflowout.integrations.huggingface.text import as_causal
 from gflowout.integrations.huggingface.trainer import TrainerModel
 
@@ -144,10 +144,10 @@ def load_adapter(
     """
     if not isinstance(base, nn.Module) or isinstance(base, MaskedModel):
         raise TypeError(f"base must be the bare base model, got {type(base).__name__}")
-    if base_of(base) is not base:
+    if base_of(base) is not base or is_adapted(base):
         raise TypeError(
-            f"base must be the model without adapters, got {type(base).__name__}: pass "
-            "get_base_model(), or the model that the adapter was added to"
+            f"base must be the model without adapters, got {type(base).__name__} with some: pass "
+            "what unload() of peft returns, or the model as it was before"
         )
     where = Path(folder)
     for name in (ADAPTER, WEIGHTS):
@@ -169,14 +169,15 @@ def _adapter_of(model: MaskedModel) -> str | None:
     """Name of the adapter that is saved with the masks; ``None`` without ``peft``."""
     if base_of(model.backbone) is model.backbone:
         return None
-    active: Any = model.backbone.active_adapter
-    names = {*_names(site.name for site in model.sites)} or {active}
-    if len(names) > 1:
+    active = {*model.backbone.base_model.active_adapters}  # type: ignore[union-attr]
+    for layer in lora_layers(model.backbone).values():
+        active |= {*layer.active_adapters} & {*layer.lora_A}
+    if len(active) > 1:
         raise ValueError(
-            f"model has masks on the adapters {', '.join(map(repr, sorted(names)))}: a folder has "
-            "one; wrap with adapter=... to mask one of them, or save with gfo.save"
+            f"model has several active adapters, {', '.join(map(repr, sorted(active)))}, and a "
+            "folder has one: activate one with set_adapter and wrap again, or save with gfo.save"
         )
-    return str(*names)
+    return str(next(_names(site.name for site in model.sites), *active))
 
 
 def _saved_sites(path: Path) -> list[str]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gflowout.core import checks
@@ -35,8 +36,11 @@ _ATTENTION = "self_attn"
 _ATTENDED = (
     "attention.output.dropout", "attention.output.dense", "attn.resid_dropout", "attn.c_proj",
     "self_attn.o_proj", "self_attn.out_proj", "attention.o_proj", "attention.out_lin",
-    "self_attn.dense", "self_attention.dense", "attention.dense", "attn.Wo",
+    "self_attn.dense", "self_attention.dense", "attention.dense", "attn.Wo", "attn.out_proj",
+    "attn.attention.resid_dropout", "attention.attn.o", "SelfAttention.o",
 )  # fmt: skip
+# The same of the attention of a decoder to an encoder.
+_CROSSED = ("encoder_attn.out_proj", "EncDecAttention.o")
 # Last names of projections to values; of one projection to queries, keys and values, in this order.
 _VALUES = ("value", "v_proj", "v_lin", "v", "value_proj")
 _FUSED = ("c_attn", "Wqkv", "qkv_proj")
@@ -104,7 +108,12 @@ def default_sites(
     _check(base_of(backbone), units, layers, masked, shapes)
     if units == "features":
         return sites
-    return {name: _units(backbone, name, shapes[name][0][-1], units) for name in sites}
+    described = {name: _units(backbone, name, shapes[name][0][-1], units) for name in sites}
+    if units == "blocks":
+        _warn_of_missing_blocks(base_of(backbone), sites)
+    else:
+        _check_fused(backbone, described, args, kwargs)
+    return described
 
 
 def _layers(backbone: nn.Module, units: str) -> Places:
@@ -130,7 +139,8 @@ def _blocks(layer: nn.Module) -> Places:
     """The outputs of attention and MLP."""
     inside = dict(layer.named_modules())
     attended = [path for path in _ATTENDED if path in inside][:1]
-    return [paths for paths in (attended, _mlp(inside)) if paths]
+    crossed = [path for path in _CROSSED if path in inside][:1]
+    return [paths for paths in (attended, crossed, _mlp(inside)) if paths]
 
 
 def _values(layer: nn.Module) -> Places:
@@ -176,6 +186,50 @@ def _units(backbone: nn.Module, name: str, width: int, units: str) -> Units:
             "name the sites, as in sites={'...v_proj': gfo.Units(axis=-1, patch=64)}"
         )
     return Units(axis=-1, patch=size, always=tuple(range(always)))
+
+
+def _check_fused(backbone: nn.Module, units: dict[str, Units], args: Args, kwargs: Kwargs) -> None:
+    """Raise if a projection to queries, keys and values has them in another order.
+
+    Attention gives the same for all tokens if what are taken to be the values are all 0.
+    """
+    fused = {name: own for name, own in units.items() if own.always}
+    outputs: dict[str, Tensor] = {}
+
+    def drop_values(own: Units, _: nn.Module, __: Any, output: Tensor) -> Tensor:
+        return output * (torch.arange(output.shape[-1], device=output.device) < len(own.always))
+
+    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        outputs[name] = output[0] if isinstance(output, tuple) else output
+
+    with ExitStack() as hooks:
+        for name, own in fused.items():
+            module, attention = (backbone.get_submodule(n) for n in (name, name.rpartition(".")[0]))
+            hooks.enter_context(module.register_forward_hook(partial(drop_values, own)))
+            hooks.enter_context(attention.register_forward_hook(partial(note, name)))
+        if fused:
+            masked_call(Call(backbone, args, kwargs))
+    for name, output in outputs.items():
+        rows = output.flatten(0, -2)
+        if not torch.allclose(rows, rows[:1].expand_as(rows), equal_nan=True):
+            raise ValueError(
+                f"units='heads': the last features of {name!r} are not those of the values, as in "
+                "a projection to queries, keys and values in this order; use units='blocks', or "
+                "sites with gfo.Units of your own"
+            )
+
+
+def _warn_of_missing_blocks(base: nn.Module, sites: Sequence[str]) -> None:
+    """Warn if the blocks of one kind alone are masked."""
+    paths = tuple(f".{path}" for path in _ATTENDED + _CROSSED)
+    attended = [f".{name}".endswith(paths) for name in sites]
+    if all(attended) or not any(attended):
+        warnings.warn(
+            f"units='blocks': no {'MLP' if all(attended) else 'attention'} with a batch axis was "
+            f"found in the layers of {type(base).__name__}, so that the masks are at "
+            f"{', '.join(sites)} alone",
+            stacklevel=4,
+        )
 
 
 def _check(

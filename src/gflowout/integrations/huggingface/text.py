@@ -35,6 +35,9 @@ _AT_A_TIME = 2**25
 _REFUSED = ("num_beams", "num_return_sequences")
 """Options of ``generate`` that change the number or the order of rows, if above 1."""
 
+_STOPS = ("stop_strings", "stopping_criteria")
+"""Options of ``generate`` by which single sequences end without a token that says so."""
+
 Masks = int | Sequence[Tensor]
 """How many masks to draw, or masks, [masks, batch, units] per site."""
 
@@ -203,7 +206,7 @@ class CausalModel(MaskedModel):
             torch.Size([2, 2])
         """
         counts = sorted({len(answers) for answers in choices})
-        if len(prompts) != len(choices) or not prompts:
+        if len(prompts) != len(choices) or not len(prompts):
             raise ValueError(
                 f"choices must have answers for each of {len(prompts)} prompts, at least one, got "
                 f"{len(choices)}"
@@ -280,15 +283,19 @@ class CausalModel(MaskedModel):
 
     def _written(self, new: Tensor, options: dict[str, Any]) -> Tensor:
         """Which new tokens count: all up to the first one that ends a sequence."""
-        config = options.get("generation_config") or base_of(self.backbone).generation_config
-        end = options.get("eos_token_id", config.eos_token_id)
-        pad = options.get("pad_token_id", config.pad_token_id)
+        configs = (options.get("generation_config"), base_of(self.backbone).generation_config)
+
+        def option(name: str) -> Any:
+            given = [getattr(config, name, None) for config in configs]
+            return options.get(name, given[1] if given[0] is None else given[0])
+
+        end, pad = option("eos_token_id"), option("pad_token_id")
         count = torch.zeros_like(new)
         if end is not None:
             last = torch.isin(new, torch.as_tensor(end, device=new.device)).long()
             count = last.cumsum(-1) - last
         written = count == 0
-        if pad is not None:  # sequences that end for another reason are padded, too
+        if pad is not None and any(option(name) for name in _STOPS):  # padding without an end
             trailing = (new == pad).long().flip(-1).cumprod(-1).flip(-1).bool()
             written &= ~trailing | torch.isin(new, torch.as_tensor(_list(end), device=new.device))
         return written
@@ -318,7 +325,7 @@ def _real(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 def _padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens padded on the right, [texts, tokens], and where they are none of the padding."""
-    rows = [torch.tensor(text, device=device) for text in texts]
+    rows = [torch.as_tensor(text, device=device) for text in texts]
     ids = pad_sequence(rows, batch_first=True)
     real = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return ids, real
