@@ -169,7 +169,8 @@ def _adapter_of(model: MaskedModel) -> str | None:
     """Name of the adapter that is saved with the masks; ``None`` without ``peft``."""
     if base_of(model.backbone) is model.backbone:
         return None
-    active = {*model.backbone.base_model.active_adapters}  # type: ignore[union-attr]
+    tuner: Any = model.backbone.base_model
+    active = {*tuner.active_adapters}
     for layer in lora_layers(model.backbone).values():
         active |= {*layer.active_adapters} & {*layer.lora_A}
     if len(active) > 1:
