@@ -73,13 +73,13 @@ def test_what_cannot_be_packed(tmp_path: Path, features: list, message: str) -> 
 
 def test_damaged_shards_are_named(tmp_path: Path) -> None:
     pack(NAMES, made(), tmp_path)
-    with pytest.raises(DataError, match="has 5 numbers per region, not 6; .*features="):
+    with pytest.raises(DataError, match=r"has 5 numbers per region, not 6; .*features="):
         PackedRegions(tmp_path, NAMES, features=6)
     with pytest.raises(MissingDataError, match="no picture 'other'"):
         PackedRegions(tmp_path, ["other"], features=5)
     shard = tmp_path / "shard-00000.f16"
     shard.write_bytes(shard.read_bytes()[:-2])
-    with pytest.raises(DataError, match="shard-00000.f16: must have 160 bytes, has 158; pack"):
+    with pytest.raises(DataError, match=r"shard-00000\.f16: must have 160 bytes, has 158; pack"):
         PackedRegions(tmp_path, NAMES, features=5)[torch.tensor([0])]
     index = json.loads((tmp_path / INDEX).read_text())
     for broken in ({**index, "format": 9}, {**index, "rows": [1]}, {**index, "shards": [9]}):

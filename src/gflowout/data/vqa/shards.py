@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,7 +49,8 @@ def pack(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = pack(["a", "b"], [torch.ones(3, 8), torch.ones(1, 8)], folder)
-        ...     PackedRegions(folder, ["b", "a"], regions=2, features=8)[torch.tensor([0, 1])].sum(-1)
+        ...     packed = PackedRegions(folder, ["b", "a"], regions=2, features=8)
+        ...     packed[torch.tensor([0, 1])].sum(-1)
         tensor([[8., 0.],
                 [8., 8.]])
     """
@@ -191,7 +192,7 @@ def _read_index(path: Path) -> dict[str, Any]:
 
 def _rows_of_shards(index: dict[str, Any]) -> list[int]:
     ends = [0, *accumulate(index["shards"])]
-    return [sum(index["rows"][a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [sum(index["rows"][a:b]) for a, b in pairwise(ends)]
 
 
 def _places(index: dict[str, Any]) -> Tensor:
