@@ -234,12 +234,11 @@ def node_with_gpus(folder: Path) -> None:
     from gflowout.cli import options
 
     told = {"here": store.problems(["mnist"]), "driver": os.environ.get("GFLOWOUT_DATA")}
-    options.check_data(["mnist"], None, engine)  # on the node
     try:
-        options.check_data(["mnist", "svhn"], None, engine)
+        options.check_data(["mnist", "svhn"], None, engine)  # on the node
     except ValueError as error:
         told["missing"] = str(error)
-    runs = [Run("elsewhere", "m", "d", seed, {"pause": 1.0}) for seed in range(3)]
+    runs = [Run("elsewhere", "m", "d", seed, {"pause": 1.0}) for seed in range(2)]
     summary = run_study(runs, "runs_work:elsewhere", folder, engine=engine, progress=False)
     nodes.shutdown()
     print(json.dumps({**told, "exit": summary.exit_code}))
