@@ -21,6 +21,7 @@ needs_ray = pytest.mark.skipif(
 
 def scripted(name, folder, **variables):
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RUNS_PAUSE": "0.25"}
+    quiet |= {"RAY_raylet_start_wait_time_s": "200"}  # on a busy machine
     done = subprocess.run(
         [sys.executable, runs_work.__file__, name, str(folder)],
         env={**os.environ, **quiet, **variables},

@@ -34,7 +34,7 @@ def test_work_is_that_of_the_matrix_products() -> None:
     assert plain.draw.flops == rows * whole
     random = counted(MLP, "mc", ())
     assert random.step.flops == plain.step.flops
-    shared = LAYERS[0] / 5  # five draws share the layer before the first mask
+    shared = LAYERS[0] / 2  # two draws share the layer before the first mask
     assert random.draw.flops == pytest.approx(rows * (shared + sum(LAYERS[1:])))
     assert random.draw.operations > 0
     assert counted(MLP, "id-gflowout", (("draws", 4),)).step.flops > 3 * plain.step.flops
@@ -75,7 +75,7 @@ def test_a_run_of_adaptation_trains_checks_and_scores() -> None:
     assert drawn is not None
     assert drawn.checked == 5 * job.checked
     assert drawn.scored == 20 * job.scored
-    assert dict(drawn.network.sizes) == {"width": 64, "order": "conv-bn"}
+    assert dict(drawn.network.sizes) == {"width": 64}
 
 
 def test_all_runs_of_the_paper_have_a_job_with_known_work(fixed: None) -> None:

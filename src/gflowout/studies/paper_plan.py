@@ -23,7 +23,7 @@ from gflowout.backbones import MCAN, MLP, ResNet18
 from gflowout.bench.work import count
 from gflowout.core import checks
 from gflowout.core.text import aligned
-from gflowout.data.vqa.inputs import FEATURES, REGIONS
+from gflowout.data.vqa.inputs import FEATURES, LENGTH, REGIONS
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Run
 from gflowout.studies import images, vqa
@@ -40,14 +40,17 @@ ROWS = {
 }  # fmt: skip
 """Examples for training and for tests. Those of eICU are assumed: its 200,859 stays, of which some
 are too short."""
-CLASSES = {"cifar100": 100, "vqa-v2": 3129, "eicu": 2, "eicu-pair": 2}
+OUTPUTS = {
+    "mnist": 10, "cifar10": 100, "cifar100": 100, "vqa-v2": 3129, "eicu": 2, "eicu-pair": 2,
+}  # fmt: skip
+"""CIFAR-10 is counted as CIFAR-100 is."""
 COLUMNS = 1500
 """Of eICU, assumed."""
 PICTURES = 204_721
 """Of VQA v2."""
 WORDS = 20_000
 """Of its questions, assumed."""
-_DRAWS = 5  # of the prediction that is counted
+_DRAWS = 2  # of the prediction that is counted
 _COPIES = 1 + 3 * 3  # of the weights: the model, and three checkpoints with Adam's two means
 
 
@@ -139,7 +142,8 @@ def build(network: Network) -> tuple[Any, tuple[Tensor, ...], Any]:
     sizes = {key: value for key, value in network.sizes if key != "hidden_layers"}
     if network.kind == "mcan":
         net = MCAN(WORDS, network.outputs, network.inputs, **sizes)
-        example = (torch.rand(2, REGIONS, network.inputs), torch.ones(2, 14, dtype=torch.int64))
+        # Few regions, so that the example takes no time; batches have all of them.
+        example = (torch.rand(2, 8, network.inputs), torch.ones(2, LENGTH, dtype=torch.int64))
         return net, example, gfo.MultiLabel(network.outputs)
     likelihood = gfo.Categorical(network.outputs)
     if network.kind == "mlp":
@@ -160,10 +164,12 @@ def counted(network: Network, method: str, options: tuple[tuple[str, Any], ...])
     model = gfo.wrap(net, method, sites, likelihood=likelihood, example=example, **more)
     model.validate = False  # which reads values
     model.to("meta")
-    x = tuple(
+    x = [
         torch.empty((network.batch, *part.shape[1:]), dtype=part.dtype, device="meta")
         for part in example
-    )
+    ]
+    if network.kind == "mcan":
+        x[0] = torch.empty((network.batch, REGIONS, network.inputs), device="meta")
     y = torch.zeros(network.batch, dtype=torch.int64, device="meta")
     if isinstance(likelihood, gfo.MultiLabel):
         y = torch.zeros(network.batch, network.outputs, device="meta")
@@ -204,8 +210,8 @@ def job(run: Run) -> Job | None:
 
 
 _Described = tuple[Network, tuple[tuple[str, Any], ...], Options, tuple[str, ...]]
-_OTHER_WORK = ("draws", "group_size", "history", "objective", "hidden", "reduction")
-"""Options of a method that decide how much it computes."""
+_OTHER_WORK = ("draws", "history", "objective")
+"""Options of a method that decide how much it computes; widths of generators change little."""
 
 
 def _configured(run: Run, data: str) -> _Described:
@@ -217,14 +223,13 @@ def _configured(run: Run, data: str) -> _Described:
     settings = [images.settings(arm, images.dotted(run), tuned, seed) for seed in seeds]
     where = Context(Path("no folder") / run.id)
     names = tuple(f"{arm.rate_of} {images.folder_of(each, where)}" for each in settings)
-    backbone, outputs = config.backbone, CLASSES.get(data, 10)
-    mlp = data not in images.CIFAR
-    inputs = COLUMNS if data.startswith("eicu") else 784
-    sizes: dict[str, Any] = {"hidden_layers": tuple(backbone.hidden)}
-    if not mlp:
-        sizes = {"width": backbone.width, "order": backbone.order}
-    kind = "mlp" if mlp else "resnet18"
-    network = Network(kind, inputs, outputs, config.data.batch_size, tuple(sizes.items()))
+    backbone, batch = config.backbone, config.data.batch_size
+    if data in images.CIFAR:  # both orders of its layers do the same work
+        network = Network("resnet18", 3, OUTPUTS[data], batch, (("width", backbone.width),))
+    else:
+        inputs = COLUMNS if data.startswith("eicu") else 784
+        sizes = (("hidden_layers", tuple(backbone.hidden)),)
+        network = Network("mlp", inputs, OUTPUTS[data], batch, sizes)
     return network, _working(config.method.options), dataclasses.asdict(config.fit), names
 
 
@@ -238,7 +243,7 @@ def _vqa(run: Run, data: str) -> _Described:
     members = 1 if run.study == studies.TUNING else arm.members
     key = f"{arm.rate_of} {arm.method} {sorted(values.items(), key=str)}"
     names = tuple(f"{key} {run.seed + images.APART * place}" for place in range(members))
-    network = Network("mcan", FEATURES, CLASSES[data], values["batch"], tuple(sizes.items()))
+    network = Network("mcan", FEATURES, OUTPUTS[data], values["batch"], tuple(sizes.items()))
     return network, _working(own), fit, names
 
 
@@ -315,8 +320,7 @@ def _add_cost(total: Needed, run: Run, device: Device) -> None:
     options, width = run.options, run.options.get("width")
     network = Network("mlp", 784, 10, options["batch"], (("hidden_layers", (300, 100)),))
     if width:
-        sizes = (("width", width), ("order", "conv-bn"))
-        network = Network("resnet18", 3, 10, options["batch"], sizes)
+        network = Network("resnet18", 3, 100, options["batch"], (("width", width),))
     for method in ("none", "mc", "concrete", "contextual", "id-gflowout", "gflowout", "combined"):
         model = counted(network, method, ())
         for action, times in ((model.step, 1), (model.draw, options["draws"])):

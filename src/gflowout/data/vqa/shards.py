@@ -122,6 +122,13 @@ class PackedRegions(Regions):
         names: Of the pictures wanted, which get the numbers 0, 1, ...
         regions: Rows per picture; missing ones are zero, those beyond are cut.
         features: Numbers per region.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pack(["a", "b"], [torch.ones(2, 4), torch.zeros(1, 4)], folder)
+        ...     PackedRegions(folder, ["a"], regions=3, features=4)[torch.tensor([0])].shape
+        torch.Size([1, 3, 4])
     """
 
     def __init__(
