@@ -104,7 +104,7 @@ class _Packed:
         """Write one shard: pictures up to the largest size, and one at least."""
         size = count = 0
         while self.next is not None and (not count or size + self.next.nbytes <= self.most):
-            stream.write(memoryview(self.next.view(torch.uint8).flatten().numpy()))
+            stream.write(self.next.numpy().tobytes())
             size, count = size + self.next.nbytes, count + 1
             self.rows.append(len(self.next))
             self.next = self._take()
