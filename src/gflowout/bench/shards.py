@@ -16,6 +16,7 @@ from gflowout.backbones import MCAN
 from gflowout.bench.timing import Case, Table
 from gflowout.data.vqa import Answers, PackedRegions, VQABatches, VQASet, pack
 from gflowout.data.vqa.inputs import FEATURES, LENGTH, REGIONS
+from gflowout.runs.environment import cores
 
 STEP, DATA, AHEAD = "training step", "data", "read ahead"
 SHARE = 0.15
@@ -44,7 +45,7 @@ def shard_tables(quick: bool) -> list[Table]:
 def _cases(pictures: int, quick: bool) -> dict[str, Case]:
     folder = tempfile.TemporaryDirectory(prefix="gflowout-")
     questions = made(Path(folder.name), pictures)
-    alone, ahead = (_endless(questions, workers, folder) for workers in (0, WORKERS))
+    alone, ahead = (_endless(questions, workers, folder) for workers in (0, min(WORKERS, cores())))
     visual, tokens, scores = next(alone)
     net = (MCAN.tiny if quick else MCAN.small)(WORDS, ANSWERS, FEATURES)
     likelihood, example = gfo.MultiLabel(ANSWERS), (visual[:2], tokens[:2])

@@ -26,6 +26,7 @@ from gflowout.data import vqa
 from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
+from gflowout.runs.environment import cores
 from gflowout.runs.spec import canonical
 from gflowout.studies import elbo, images, vqa_data
 from gflowout.studies.framework import claims as judged
@@ -222,7 +223,7 @@ def _trained(
     folder = context.folder.parent / images.STORE / f"vqa-{arm.method}-s{seed}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     model = build(arm, config, data, seed)
-    workers = run.options.get("workers", 0)
+    workers = min(run.options.get("workers", 0), cores())
     train = VQABatches(
         data.train, batch_size=config["batch"], shuffle=True, seed=seed, workers=workers
     )
