@@ -261,7 +261,7 @@ def _tests(run: Run, test: int) -> float:
 
 def _shifted(run: Run, test: int) -> float:
     """Clean and rotated images, and three corruptions at five severities."""
-    return 2 * run.options["test"] + 15 * run.options["corrupted"]
+    return float(2 * run.options["test"] + 15 * run.options["corrupted"])
 
 
 def _unknown(run: Run, test: int) -> float:
@@ -269,12 +269,13 @@ def _unknown(run: Run, test: int) -> float:
 
 
 def _adapted(run: Run, test: int) -> float:
-    return run.options["test"] * (1 + len(run.options["points"]))
+    return float(run.options["test"] * (1 + len(run.options["points"])))
 
 
 def _masked(run: Run, test: int) -> float:
     options = run.options
-    return 4 * options["points"] + options["scored"] * options["masks"] / options["samples"]
+    scored = options["scored"] * options["masks"] / options["samples"]
+    return float(4 * options["points"] + scored)
 
 
 def _noisy(run: Run, test: int) -> float:
