@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from gflowout.data import store
+from gflowout.data.images import load_images
 from gflowout.runs import Context, Pool, Ray, Result, Run, grid, records, run_study
 from gflowout.runs.records import now, write
 from gflowout.runs.work import Task
@@ -106,6 +107,13 @@ def devices(run: Run, context: Context) -> Result:
     time.sleep(run.options["pause"])
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {"metrics": {"devices": seen, "start": start, "end": time.monotonic()}}
+
+
+def elsewhere(run: Run, context: Context) -> Result:
+    """What a run on a node finds there: data, devices, and the folder that it starts in."""
+    found = load_images("mnist", "test")
+    here = {"images": len(found), "files": sorted(os.listdir())}
+    return {"metrics": {**devices(run, context)["metrics"], **here}}
 
 
 def nothing(run: Run, context: Context) -> Result:
@@ -212,6 +220,30 @@ def cluster(folder: Path) -> None:
     print(json.dumps({**told, "problems": problems}))
 
 
+def node_with_gpus(folder: Path) -> None:
+    """A study on a node with data and two GPUs, started where there is neither."""
+    from ray.cluster_utils import Cluster
+
+    arguments = {"num_cpus": 2, "num_gpus": 2, "include_dashboard": False}
+    data = {"GFLOWOUT_DATA": os.environ["RUNS_DATA"]}
+    nodes = Cluster(initialize_head=True, head_node_args={**arguments, "env_vars": data})
+    uploaded = folder.parent / "uploaded"
+    uploaded.mkdir()
+    (uploaded / "notes.txt").write_text("of the driver")
+    engine = Ray(nodes.address, runtime_env={"working_dir": str(uploaded)})
+    from gflowout.cli import options
+
+    told = {"here": store.problems(["mnist"]), "driver": os.environ.get("GFLOWOUT_DATA")}
+    try:
+        options.check_data(["mnist", "svhn"], None, engine)  # on the node
+    except ValueError as error:
+        told["missing"] = str(error)
+    runs = [Run("elsewhere", "m", "d", seed, {"pause": 1.0}) for seed in range(2)]
+    summary = run_study(runs, "runs_work:elsewhere", folder, engine=engine, progress=False)
+    nodes.shutdown()
+    print(json.dumps({**told, "exit": summary.exit_code}))
+
+
 def local_ray(folder: Path) -> None:
     """On a Ray cluster of this machine alone: a success, a crash, and Ctrl-C during the last."""
     import ray
@@ -247,7 +279,7 @@ def alive(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("cluster", "local_ray"):
+    if sys.argv[1] in ("cluster", "local_ray", "node_with_gpus"):
         globals()[sys.argv[1]](Path(sys.argv[2]))
         sys.exit()
     # Forks, so that the price of importing torch is paid once and not for each life.

@@ -20,7 +20,7 @@ from data_files import pixels, write_idx, write_mnist
 from gflowout.app import config as configs
 from gflowout.app import yamls
 from gflowout.app.config import ConfigError
-from gflowout.cli import commands
+from gflowout.cli import commands, options
 from gflowout.report import summary
 from gflowout.runs import Run, locks, read
 from gflowout.studies.framework import files
@@ -239,6 +239,19 @@ def test_wrong_usage(tmp_path):
         (("--engine", "poll"), "poll"),
     ):
         assert message in gflowout("study", "run", path, *out, *extra, code=2)
+
+
+def test_devices_and_folders_of_the_options_reach_the_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    ray = options.run_options(options.EngineName.ray, None, 0.5, "auto", tmp_path, True).engine
+    assert (ray.address, ray.gpus) == ("auto", 0.5)
+    assert ray.runtime_env == {"working_dir": str(tmp_path)}
+    for gpus, jobs in ((None, 2), (0.5, 4), (2, 1)):
+        pool = options.run_options(options.EngineName.pool, None, gpus, None, None, True).engine
+        assert (pool.jobs, options.workers(pool)) == (jobs, jobs)
+    for name, gpus, folder in (("inline", 1, None), ("pool", None, tmp_path)):
+        with pytest.raises(ValueError, match="is for --engine"):
+            options.run_options(options.EngineName(name), None, gpus, None, folder, True)
 
 
 @pytest.mark.parametrize("command", ["run", "tune"])

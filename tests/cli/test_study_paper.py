@@ -298,6 +298,17 @@ def test_data_that_the_studies_need(monkeypatch):
     assert needed("ranks", "smoke") == {"vader"}
 
 
+def test_all_at_preset_paper_are_the_papers_studies(monkeypatch):
+    monkeypatch.undo()
+    paper = ["robustness", "block-order", "ood", "adaptation", "vqa", "clinical", "masks", "cost"]
+    assert study_runs.names_of("all", "paper") == paper
+    assert all(studies.get(name).paper for name in paper)
+    others = set(study_runs.names_of("all", "cpu")) - set(paper)
+    assert others == {"features", "joint", "ranks", "regimes"}
+    assert not any(studies.get(name).paper for name in others)
+    assert study_runs.names_of("features", "paper") == ["features"]  # by name
+
+
 def test_data_of_a_package_need_no_directory(tmp_path, monkeypatch):
     package = tmp_path / "easy_vqa" / "data" / "train"
     package.mkdir(parents=True)

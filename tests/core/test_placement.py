@@ -6,6 +6,7 @@ devices, that makes an array of numbers on the CPU, or that reads a value back, 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import gflowout as gfo
 from gflowout.backbones import MLP, ResNet18
-from gflowout.core import noise
+from gflowout.bench import count
 from gflowout.methods import METHODS
 
 META = torch.device("meta")
@@ -58,14 +59,6 @@ def wrapped(method: str, network: str) -> tuple[gfo.MaskedModel, Tensor, Tensor]
     return model.to(META), x.to(META), torch.zeros(len(x), dtype=torch.int64, device=META)
 
 
-@pytest.fixture
-def no_generators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of seeded draws come from no generator: the meta device has none."""
-    none = property(lambda self: [None] * self.copies)
-    monkeypatch.setattr(noise.SeededNoise, "generators", none)
-
-
-@pytest.mark.usefixtures("no_generators")
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_steps_and_predictions_stay_on_the_device(method: str, network: str) -> None:
@@ -83,12 +76,42 @@ def test_steps_and_predictions_stay_on_the_device(method: str, network: str) -> 
     assert any(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.usefixtures("no_generators")
 def test_ensembles_predict_on_the_device() -> None:
     members = [wrapped(method, "mlp")[0] for method in ("none", "mc")]
     x = wrapped("none", "mlp")[1]
     with OnMeta():
         assert gfo.Ensemble(members).predict(x, samples=4).mean.device == META
+
+
+def test_passes_on_a_device_are_larger_than_on_a_cpu() -> None:
+    model, _, _ = wrapped("mc", "mlp")
+    x = torch.zeros(2**14, 6)  # and so 2**17 numbers at a site in each draw
+
+    def passes(samples: int, device: str) -> int:
+        inputs, generator = x.to(device), torch.Generator().manual_seed(0)
+        moved = model.to_empty(device=device)
+        predict = {"samples": samples, "generator": generator}
+        return count(lambda: moved.predict(inputs, **predict), moved).passes
+
+    assert passes(1024, "meta") == 3  # one draw first, then at most 2**26 numbers at a time
+    assert passes(12, "cpu") == 3  # the same, with 3 * 2**18
+
+
+def test_validation_waits_for_the_device_at_its_end_only() -> None:
+    module = pytest.importorskip("gflowout.training.module")
+    model, x, y = wrapped("gflowout", "mlp")
+    model.validate = True
+    own = module.MaskedModule(model).to(META)
+    own._trainer = types.SimpleNamespace(testing=False)
+    with OnMeta():
+        own.on_validation_epoch_start()
+        for batch in (1, 2, 3):
+            own.validation_step((x, y), batch)
+        assert own._sums.device == META
+        with pytest.raises(RuntimeError):
+            own.validation_step((x, y), 0)  # the first batch is checked, value by value
+        with pytest.raises(RuntimeError):
+            own._sums.tolist()
 
 
 def test_numbers_elsewhere_are_noticed() -> None:

@@ -21,6 +21,7 @@ needs_ray = pytest.mark.skipif(
 
 def scripted(name, folder, **variables):
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RUNS_PAUSE": "0.25"}
+    quiet |= {"RAY_raylet_start_wait_time_s": "200"}  # on a busy machine
     done = subprocess.run(
         [sys.executable, runs_work.__file__, name, str(folder)],
         env={**os.environ, **quiet, **variables},
@@ -58,6 +59,31 @@ def test_a_node_dies_half_way(tmp_path, monkeypatch):
         ".scratch",
         *(f"{run.id}.json" for run in runs),
     }
+
+
+@needs_ray
+@pytest.mark.long
+def test_runs_find_what_their_node_has_and_the_driver_lacks(tmp_path, monkeypatch):
+    monkeypatch.delenv("GFLOWOUT_DATA", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    write_mnist(tmp_path / "data" / "mnist")
+    folder, home = tmp_path / "out", str(tmp_path / "home")
+    told, _ = scripted("node_with_gpus", folder, RUNS_DATA=str(tmp_path / "data"), HOME=home)
+    assert told["driver"] is None
+    assert "no mnist" in told["here"][0]
+    assert told["missing"].startswith("node ")
+    assert "no svhn" in told["missing"]
+    assert "no mnist" not in told["missing"]
+    assert told["exit"] == 0
+    done = [record["metrics"] for record in read(folder)]
+    assert len(done) == 2
+    assert all(metrics["images"] > 0 for metrics in done)
+    assert all(metrics["files"] == ["notes.txt"] for metrics in done)
+    assert {metrics["devices"] for metrics in done} <= {"0", "1"}  # one for each run by default
+    for one in done:
+        for other in done:
+            overlap = one["start"] < other["end"] and other["start"] < one["end"]
+            assert one is other or not overlap or one["devices"] != other["devices"]
 
 
 @needs_ray

@@ -83,6 +83,19 @@ def test_runs_wait_for_one_another(tmp_path, monkeypatch):
     assert ended.wait(10)
 
 
+def test_preset_paper_times_the_device_that_trains(monkeypatch):
+    options = {preset: cost.runs(preset, {})[0].options for preset in studies.PRESETS}
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    device = torch.device("meta")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
+    kinds = {preset: cost.device_of(own).type for preset, own in options.items()}
+    assert kinds == {"smoke": "cpu", "cpu": "cpu", "paper": "meta"}
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    assert cost._finished(lambda: 7, device)() == 7
+    assert waited == [device]  # else only the start of the work would be timed
+
+
 def test_sizes():
     for preset in studies.PRESETS:
         runs = cost.runs(preset, {})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from studies_images_files import link
 
+import gflowout as gfo
 from gflowout.app import evaluation as scores
 from gflowout.app import sources
 from gflowout.app.config import from_flat
@@ -24,10 +26,12 @@ from gflowout.studies import (
     images,
     ood,
     robustness,
+    vqa,
 )
 from gflowout.studies.framework import study
 from gflowout.studies.framework.arms import ARMS, combinations, of_preset, trials
 from gflowout.studies.framework.study import TUNING
+from gflowout.training.options import FitOptions, optimisers
 
 STUDIES = {"robustness": robustness, "block-order": block_order, "ood": ood,
            "adaptation": adaptation}  # fmt: skip
@@ -328,6 +332,41 @@ def test_every_preset_builds_valid_configurations(name: str, preset: str) -> Non
         wanted = {"robustness": 9, "ood": 5}.get(name)
         assert all(count >= 3 for count in seeds.values())
         assert seeds.get("mnist") == wanted
+
+
+def test_preset_paper_trains_as_the_published_programs() -> None:
+    for module in STUDIES.values():
+        plan = [*module.STUDY.tuning("paper"), *module.runs("paper", {})]
+        for run in plan:
+            if run.data == "mnist":
+                continue
+            config = images.settings(ARMS[run.method], images.dotted(run), {}, run.seed)
+            assert config.fit.weight_decay == 5e-4, run.id  # of all arms alike
+            assert (config.fit.optimizer, config.backbone.width) == ("sgd", 64)
+            assert "fit.weight_decay" not in run.options["tuned"]
+    runs = vqa.runs("paper", {})
+    fits = {tuple(vqa.configuration(ARMS[r.method], r, {})["fit.betas"]) for r in runs}
+    assert fits == {(0.9, 0.98)}
+    (steps,) = optimisers(
+        gfo.wrap(torch.nn.Linear(2, 2), "mc", ["input"], likelihood="classification",
+                 example=(torch.zeros(2, 2),)),
+        FitOptions(betas=(0.9, 0.98)),
+    )  # fmt: skip
+    assert {group["betas"] for group in steps.param_groups} == {(0.9, 0.98)}
+
+
+def test_records_have_the_elbo_and_both_dempster_shafer_scores(
+    smoke: Callable[[str], Path],
+) -> None:
+    def metrics(study: str, arm: str) -> Any:
+        own = records.read(smoke(study), "done")
+        return next(r["metrics"] for r in own if (r["study"], r["method"]) == (study, arm))
+
+    assert math.isfinite(metrics("robustness", "gflowout")["clean/elbo"])
+    assert "clean/elbo" not in metrics("robustness", "ensemble")
+    found = metrics("ood", "gflowout")
+    both = [found[f"notmnist/dempster_shafer{how}/auroc"] for how in ("", "-draws")]
+    assert all(0 <= auroc <= 1 for auroc in both)
 
 
 def test_preset_paper_searches_what_the_paper_did_with_one_budget() -> None:

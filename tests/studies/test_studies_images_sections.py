@@ -120,6 +120,37 @@ def test_findings_and_claims_of_robustness_follow_the_paired_comparison() -> Non
     assert "of width 8 (the paper's: 64) and 9,000" in verdict(claims, "random rotations").why
 
 
+def test_networks_far_below_the_papers_accuracy_decide_nothing() -> None:
+    for shift in (-0.03, 0.03):  # whether GFlowOut would win or lose
+        low = {arm: gap - 0.39 + shift * (arm == "gflowout") for arm, gap in GAP.items()}
+        records = [each for data in robustness.DATA for each in robust(data, low)]
+        other = [{**each, "study": "block-order"} for each in robust("cifar10", low)]
+        claims = (*robustness.section(records).claims, *block_order.section(other).claims)
+        assert len(claims) == 5
+        assert {claim.verdict for claim in claims} == {"not testable here"}
+        assert all("decides nothing: clean accuracy is 5" in claim.why for claim in claims)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "weak"), [(None, False), (0.816, False), (0.814, True), (0.99, False)]
+)
+def test_ten_points_below_the_paper_is_too_far(accuracy: float | None, weak: bool) -> None:
+    assert bool(judged.out_of_reach(accuracy, 0.915, "CIFAR-10")) == weak
+
+
+@pytest.mark.parametrize("outcome", [True, False])
+def test_a_stand_in_never_refutes_the_paper(outcome: bool) -> None:
+    values = {"other": "MC", "data": "eICU demo", "margins": "F1 0.1"}
+    demo = judged.stand_in("eicu-demo")
+    asked = judged.template("clinical.superior", outcome, replaced=demo, **values)
+    assert asked.verdict == "tested on a stand-in"
+    assert asked.why.startswith("Holds on" if outcome else "Does not hold on")
+    own = judged.template("clinical.superior", outcome, replaced=judged.stand_in("eicu"), **values)
+    assert own.verdict == ("reproduced" if outcome else "not reproduced")
+    unknown = judged.template("clinical.superior", None, replaced=demo, **values)
+    assert unknown.verdict == "not testable here"
+
+
 def test_what_is_not_there_yet_is_said() -> None:
     section = robustness.section([])
     assert not section.findings

@@ -256,6 +256,17 @@ def test_claims_by_their_rules():
     assert verdicts([]) == ["not testable here", "not testable here"]
 
 
+def test_networks_below_the_papers_accuracy_are_left_out():
+    weak = made(r=0.1, between=0.05, data="cifar10")
+    for each in weak:
+        each["metrics"]["best_epoch"] = 1
+        each["epochs"] = [{"epoch": n, "valid/accuracy": v} for n, v in enumerate((0.4, 0.5, 0.9))]
+    both = masks.STUDY.section([*made(), *weak]).claims
+    assert [claim.verdict for claim in both] == ["reproduced", "reproduced"]
+    assert all("CIFAR-10 decides nothing: clean accuracy is 50 %" in claim.why for claim in both)
+    assert verdicts(weak) == ["not testable here", "not testable here"]
+
+
 def test_the_control_stands_beside_the_claim():
     found = masks.STUDY.section(made())
     assert "The control, whose reward has no likelihood, has 0.71 on MNIST" in found.claims[0].why

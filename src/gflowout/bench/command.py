@@ -25,6 +25,7 @@ from gflowout.bench.comparisons import (
 from gflowout.bench.decisions import DETECTORS, KNN, PREDICT, SCORES, ood_tables
 from gflowout.bench.features import BOOSTING, FIT, ONE, SECONDS, TEN, features_tables
 from gflowout.bench.methods import DRAWS, method_tables
+from gflowout.bench.shards import AHEAD, DATA, SHARE, STEP, shard_tables
 from gflowout.bench.timing import Table, environment, measure
 from gflowout.bench.work import GROWTH, MEMORY_METHODS, memory_table, work_tables
 from gflowout.core import checks
@@ -78,6 +79,7 @@ TARGETS: list[Target] = [
         for figure, bound in ((LORA, 1.15), (MEMORY, 1.10))
         for method in TARGETED
     ),
+    *(Target("data-vqa", case, STEP, SHARE) for case in (DATA, AHEAD)),
     Target("features-fit", FIT, BOOSTING, 10.0),
     Target("features-chains", TEN, ONE, 3.0),
     Target("features-large", FIT, SECONDS, 60.0),
@@ -94,6 +96,7 @@ def tables(width: int, mlp_repeats: int, resnet_repeats: int, quick: bool = Fals
         *memory_format_tables(resnet_repeats, quick),
         *work_tables(width),
         *data_tables(mlp_repeats, resnet_repeats, 10 if quick else 1),
+        *shard_tables(quick),
         fit_table(-(-resnet_repeats // 3), 6_000 if quick else 60_000),
         *export_tables(mlp_repeats, resnet_repeats, quick),
         *ood_tables(mlp_repeats),
@@ -172,7 +175,7 @@ def run(
 def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
     """The tables of a name; or, where no table has it, of names that start with it.
 
-    Without names, all that this machine has the packages for.
+    Without names, all that this machine has the packages for, but for large ones.
     """
     names = [table.name for table in everything]
     wanted: set[str] = set()
@@ -183,7 +186,8 @@ def _chosen(everything: Sequence[Table], only: Sequence[str]) -> list[Table]:
         wanted |= {name} if name in names else group
     if only:
         return [table for table in everything if table.name in wanted]
-    return [table for table in everything if all(map(find_spec, table.needs))]
+    fitting = [table for table in everything if not table.large]
+    return [table for table in fitting if all(map(find_spec, table.needs))]
 
 
 def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Table:
     further: Further | None = None  # more numbers of the cases, for columns of their own
     cost: float = 1.0  # about how many seconds a round takes, for the progress bar
     needs: Sequence[str] = ()  # packages without which the table is left out, unless asked for
+    large: bool = False  # whether it fills the disk, so that it is left out, unless asked for
 
 
 def measure(

@@ -140,6 +140,28 @@ def check(
             raise typer.Exit(1)
 
 
+@data.command(epilog=examples("data pack --data-dir data", exits=_EXITS))
+def pack(
+    data_dir: options.DataDir = None,
+    features_dir: Annotated[
+        Path | None,
+        Option(help="Folder of the files, one per picture. Default: as for loading VQA v2."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(help="Folder of the shards. Default: `packed` in the folder of VQA v2."),
+    ] = None,
+    quiet: options.NoBar = False,
+) -> None:
+    """Write the region features of VQA v2 into a few files that training can read fast."""
+    with explained(DataError, ValueError):
+        from gflowout.data.vqa import v2
+
+        folder = v2.pack(data_dir, features_dir=features_dir, out=out, progress=not quiet)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        typer.echo(f"{folder}: {readable(size)}")
+
+
 @data.command(
     epilog=examples(
         "data show mnist --out digits.png",

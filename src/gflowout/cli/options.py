@@ -73,7 +73,8 @@ def _folder(text: str) -> Path:
     return path
 
 
-def _above_zero(value: float | None) -> float | None:
+def above_zero(value: float | None) -> float | None:
+    """Refuse a number that is not above 0."""
     if value is not None and not 0 < value < math.inf:
         raise typer.BadParameter(f"must be a number above 0, got {value:g}")
     return value
@@ -125,10 +126,10 @@ WorkingDir = Annotated[
 Retries = Annotated[int, Option(min=0, help="How often a run that fails is tried again.")]
 TimeLimit = Annotated[
     float | None,
-    Option(callback=_above_zero, help="Stop a run that takes more than this many seconds."),
+    Option(callback=above_zero, help="Stop a run that takes more than this many seconds."),
 ]
 MemoryLimit = Annotated[
-    float | None, Option(callback=_above_zero, help="Stop a run that uses more than this many GiB.")
+    float | None, Option(callback=above_zero, help="Stop a run that uses more than this many GiB.")
 ]
 DryRun = Annotated[
     bool, Option("--dry-run", help="Print the plan and its estimated cost; do and write nothing.")

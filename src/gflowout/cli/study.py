@@ -15,6 +15,7 @@ from typer import Argument, Option
 from gflowout import tuning
 from gflowout.cli import options
 from gflowout.cli.options import echo, examples
+from gflowout.core import checks
 from gflowout.core.atomic_io import write_text
 from gflowout.core.optional import MissingExtraError
 from gflowout.data.store import ENTRIES
@@ -48,6 +49,9 @@ def register(app: typer.Typer, studies: typer.Typer) -> None:
             exits=options.EXITS,
         ),
     )(run)
+    studies.command(
+        "plan", epilog=examples("study plan", "study plan vqa --tflops 60 --price 1.5")
+    )(plan)
 
 
 def tune(
@@ -259,3 +263,40 @@ def run(
             code = study_runs.run(names, preset, part, out, data_dir, dry_run, how, others)
         if code:
             raise typer.Exit(code)
+
+
+def plan(
+    study: Annotated[
+        str, Argument(metavar="[STUDY]", help="A study of the paper, or `all` of them.")
+    ] = "all",
+    preset: Annotated[options.Preset, Option(help="Only `paper`.")] = options.Preset.paper,
+    tflops: Annotated[
+        float,
+        Option(
+            callback=options.above_zero,
+            help="Floating-point operations per second that training reaches, in 10^12. Default: a "
+            "tenth of the peak of an A100 in bfloat16.",
+        ),
+    ] = 31.0,
+    launch: Annotated[
+        float, Option(min=0, help="Microseconds from one operation of PyTorch to the next.")
+    ] = 10.0,
+    price: Annotated[float, Option(min=0, help="Price of an hour of a GPU.")] = 2.0,
+) -> None:
+    """Plan the studies of the paper on paper: GPU hours, storage and cost, from counted work.
+
+    Nothing is trained and no data are read. `study run --dry-run` measures on this machine instead.
+    """
+    with options.usage():
+        from gflowout.cli import study_runs
+        from gflowout.studies import paper_plan
+
+        if preset is not options.Preset.paper:
+            raise ValueError(
+                f"--preset must be paper, got {preset.value}: `gflowout study run {study} --preset "
+                f"{preset.value} --dry-run` measures what it takes here"
+            )
+        paper = study_runs.names_of(study_runs.ALL, preset.value) or []
+        names = paper if study == study_runs.ALL else [study]
+        checks.choice("STUDY", names[0], paper)
+        echo(paper_plan.lines(names, paper_plan.Device(tflops, launch, price)))

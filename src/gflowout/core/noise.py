@@ -105,8 +105,10 @@ class SeededNoise(Noise):
         return numbers
 
     @cached_property
-    def generators(self) -> Sequence[Generator]:  # type: ignore[override]
-        """Made when numbers are asked for: not all methods ask."""
+    def generators(self) -> Sequence[Generator | None]:  # type: ignore[override]
+        """Made when numbers are asked for: not all methods ask. The meta device has no numbers."""
+        if self._device.type == "meta":
+            return [None] * len(self._seeds)
         return [Generator(self._device).manual_seed(seed) for seed in self._seeds]
 
 

@@ -97,11 +97,11 @@ class Batches:
         """
         epoch, start = self._epoch, self._batch
         self._epoch, self._batch = epoch + 1, 0
-        order = self.order(epoch)
-        for batch in range(start, len(self)):
+        order, numbers = self.order(epoch), range(start, len(self))
+        for batch, rows in zip(numbers, self._read(order, numbers), strict=True):
             last = batch + 1 == len(self)
             self._last = (epoch + 1, 0) if last else (epoch, batch + 1)
-            yield self._take(order, epoch, batch)
+            yield self._take(rows, order, epoch, batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iteration at the beginning of this epoch."""
@@ -174,6 +174,10 @@ class Batches:
             return torch.randperm(self.rows, generator=generator)
         return torch.multinomial(self.weights, self.rows, replacement=True, generator=generator)
 
+    def _read(self, order: Tensor, numbers: range) -> Iterator[tuple[Tensor, ...]]:
+        """The rows of some batches, one after the other."""
+        return (self._rows(order, batch) for batch in numbers)
+
     def _rows(self, order: Tensor, batch: int) -> tuple[Tensor, ...]:
         """The rows of a batch, before they are moved and transformed."""
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
@@ -182,8 +186,11 @@ class Batches:
             rows = rows[self.rank * size : (self.rank + 1) * size]
         return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors)
 
-    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
-        taken = list(self._rows(order, batch))
+    def _take(
+        self, rows: tuple[Tensor, ...], order: Tensor, epoch: int, batch: int
+    ) -> tuple[Tensor, ...]:
+        """Move and transform the rows of a batch."""
+        taken = list(rows)
         if self.device is not None:
             taken = [tensor.to(self.device) for tensor in taken]
         if self.augment is not None and self.seed is not None:

@@ -53,7 +53,8 @@ class Ray(Engine):
             the retries of runs that failed.
         runtime_env: Environment of the runs, as Ray takes it (packages, variables). A
             ``"working_dir"`` is copied to every node, and runs start in it instead of the folder
-            that has the name of the driver's.
+            that has the name of the driver's. Where this process is connected already, Ray takes
+            no folder here: name it in ``ray.init``.
 
     Examples:
         >>> Ray("auto", cpus=2).cpus
@@ -79,6 +80,8 @@ class Ray(Engine):
         self.lost = checks.integer("lost", lost, low=0)
         self.runtime_env = None if runtime_env is None else dict(runtime_env)
         self._ours = False
+        # Of single tasks, for which Ray uploads no folder: that of the job has it where it can.
+        self._task_env = self.runtime_env
         self._ray: Any = None
         self._board: Any = None
         self._news: Any = None
@@ -113,7 +116,7 @@ class Ray(Engine):
             place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             remote = ray.remote(
                 num_cpus=0,
-                runtime_env=self.runtime_env,
+                runtime_env=self._task_env,
                 scheduling_strategy=place(node["NodeID"], soft=False),
             )(_call)
             name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
@@ -178,7 +181,7 @@ class Ray(Engine):
         gpus = self.gpus
         if gpus is None:
             gpus = float(self._ray.cluster_resources().get("GPU", 0) >= 1)
-        return {"num_cpus": self.cpus, "num_gpus": gpus, "runtime_env": self.runtime_env}
+        return {"num_cpus": self.cpus, "num_gpus": gpus, "runtime_env": self._task_env}
 
     def _for_runs(self) -> dict[str, str]:
         """Variables of the runs: the driver's, and without GPUs one that hides those of a node."""
@@ -191,6 +194,7 @@ class Ray(Engine):
         self._ours = True
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         options: dict[str, Any] = {"address": address, "log_to_driver": False}
+        options["runtime_env"], self._task_env = self.runtime_env, None
         if address == "local":
             # A cluster that lives for one study has no dashboard and reports no usage.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

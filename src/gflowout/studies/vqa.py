@@ -26,6 +26,7 @@ from gflowout.data import vqa
 from gflowout.data.vqa import VQABatches
 from gflowout.methods import METHODS
 from gflowout.runs import Context, Result, Run, locks
+from gflowout.runs.environment import cores
 from gflowout.runs.spec import canonical
 from gflowout.studies import elbo, images, vqa_data
 from gflowout.studies.framework import claims as judged
@@ -222,8 +223,11 @@ def _trained(
     folder = context.folder.parent / images.STORE / f"vqa-{arm.method}-s{seed}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     model = build(arm, config, data, seed)
-    train = VQABatches(data.train, batch_size=config["batch"], shuffle=True, seed=seed)
-    valid = VQABatches(data.valid, batch_size=_TEST_BATCH)
+    workers = min(run.options.get("workers", 0), cores())
+    train = VQABatches(
+        data.train, batch_size=config["batch"], shuffle=True, seed=seed, workers=workers
+    )
+    valid = VQABatches(data.valid, batch_size=_TEST_BATCH, workers=workers)
     options = FitOptions(**_under("fit.", config), seed=seed)
     unpack = single_answer if data.single else None
     # Another run may be training the same model: then it is done when the lock is free.

@@ -311,7 +311,8 @@ class MaskedDataModule(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Training batches, of this rank."""
-        return self._of_rank(self.train, BLOCK if isinstance(self.train, Batches) else 1)
+        ready = isinstance(self.train, Batches) and not getattr(self.train, "workers", 0)
+        return self._of_rank(self.train, BLOCK if ready else 1)
 
     def val_dataloader(self) -> Any:
         """Validation batches, of this rank."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from gflowout.core import checks
 from gflowout.data import store
@@ -30,12 +31,14 @@ from gflowout.data.vqa.answers import (
 from gflowout.data.vqa.datasets import SOURCES, easy, rad, v2
 from gflowout.data.vqa.inputs import LENGTH, Regions, Tokenizer
 from gflowout.data.vqa.sets import VQASet, encode, hold_out, pooled
+from gflowout.data.vqa.shards import PackedRegions, pack
 
 __all__ = [
     "SOURCES",
     "TYPES",
     "Answers",
     "Counts",
+    "PackedRegions",
     "Regions",
     "Tokenizer",
     "VQABatches",
@@ -47,6 +50,7 @@ __all__ = [
     "easy",
     "load",
     "normalise",
+    "pack",
     "question_accuracy",
     "rad",
     "soft_scores",
@@ -185,6 +189,8 @@ class VQABatches(Batches):
             for all its questions. See :func:`gflowout.data.shifts.feature_noise`.
         drop_last: Drop the last batch if it is not full.
         device: Where to move batches, before they are transformed.
+        workers: Processes that read batches ahead of time, two each; with 0 they are read when they
+            are asked for.
 
     Examples:
         >>> from gflowout.data import vqa
@@ -204,6 +210,7 @@ class VQABatches(Batches):
         noise: float = 0.0,
         drop_last: bool = False,
         device: torch.device | str | None = None,
+        workers: int = 0,
     ) -> None:
         if not isinstance(questions, VQASet):
             raise TypeError(f"questions must be a VQASet, got {type(questions).__name__}")
@@ -219,6 +226,7 @@ class VQABatches(Batches):
             device=device,
         )
         self.questions = questions
+        self.workers = checks.integer("workers", workers, low=0)
         self.noise = checks.number("noise", noise, low=0)
         if noise and seed is None:
             raise ValueError(f"seed must be given with noise={noise:g}, got None")
@@ -229,16 +237,46 @@ class VQABatches(Batches):
                 "them, such as transform=net.encoder"
             )
 
+    def _read(self, order: Tensor, numbers: range) -> Iterator[tuple[Tensor, ...]]:
+        """In this process, or ahead of time by workers; the batches are the same."""
+        if not self.workers:
+            return super()._read(order, numbers)
+        rows = [self._numbers(order, batch) for batch in numbers]
+        return iter(
+            DataLoader(
+                _Reader(self.questions, rows),
+                batch_size=None,
+                num_workers=min(self.workers, len(rows)),
+                pin_memory=torch.cuda.is_available(),
+                generator=torch.Generator(),  # else a number of the global one would be drawn
+            )
+        )
+
     def _rows(self, order: Tensor, batch: int) -> tuple[Tensor, ...]:
         return self.questions.batch(self._numbers(order, batch))
 
     def _numbers(self, order: Tensor, batch: int) -> Tensor:
         return super()._rows(order, batch)[0]
 
-    def _take(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, ...]:
+    def _take(
+        self, rows: tuple[Tensor, ...], order: Tensor, epoch: int, batch: int
+    ) -> tuple[Tensor, ...]:
         with torch.no_grad():
-            visual, tokens, scores = super()._take(order, epoch, batch)
+            visual, tokens, scores = super()._take(rows, order, epoch, batch)
         if self.noise and self.seed is not None:
             index = self.questions.image_index[self._numbers(order, batch)]
             visual = feature_noise(visual, self.noise, seed=self.seed, index=index)
         return visual, tokens, scores
+
+
+class _Reader(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """Batches of questions by number, for the workers of a loader."""
+
+    def __init__(self, questions: VQASet, rows: Sequence[Tensor]) -> None:
+        self.questions, self.rows = questions, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self.questions.batch(self.rows[batch])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,15 @@ from typing import Any
 from torch import Tensor
 
 from gflowout.core import checks
+from gflowout.data import store
 from gflowout.data.errors import DataError, MissingDataError, reading
 from gflowout.data.vqa.answers import MIN_COUNT, TYPES, normalise
-from gflowout.data.vqa.inputs import Regions, decode
+from gflowout.data.vqa.inputs import FEATURES, Regions, decode, read_regions, tracked
 from gflowout.data.vqa.sets import Questions, Row, Source
+from gflowout.data.vqa.shards import INDEX, PackedRegions, pack
 
+PACKED = "packed"
+"""Sub-folder of VQA v2 for region features in shards."""
 _AGAIN = "the file is damaged or of another format: get it again"
 _YES_NO, _NUMBER, _OTHER = range(3)  # positions in TYPES
 
@@ -71,9 +75,21 @@ class VQAv2(Source):
     ) -> Regions:
         """Open the region features of pictures, in files that are read on demand.
 
-        ``features_dir`` has the sub-folders ``train2014`` and so on. Default: the data set's
-        folder, or ``coco_extract`` in it or beside it. ``options`` are those of :class:`Regions`.
+        ``features_dir`` has shards, see :func:`gflowout.data.vqa.pack`, or the sub-folders
+        ``train2014`` and so on. Default: ``packed`` in the data set's folder if it has shards, else
+        the folder itself, or ``coco_extract`` in it or beside it. ``options`` are those of
+        :class:`Regions`, but for ``cache_bytes`` with shards, which need no cache.
         """
+        shards = folder / PACKED if features_dir is None else Path(features_dir).expanduser()
+        if (shards / INDEX).is_file():
+            options.pop("cache_bytes", None)
+            return PackedRegions(shards, names, **options)
+        return Regions(self._paths(folder, names, features_dir), **options)
+
+    def _paths(
+        self, folder: Path, names: Sequence[str], features_dir: str | Path | None
+    ) -> list[Path]:
+        """Files of region features, one per picture."""
         bases = [folder, folder / "coco_extract", folder.parent / "coco_extract"]
         if features_dir is not None:
             bases = [Path(features_dir).expanduser()]
@@ -87,8 +103,32 @@ class VQAv2(Source):
                     "there or name their folder with features_dir="
                 )
             homes[part] = home
-        paths = [homes[name.split("/")[0]] / name for name in names]
-        return Regions(paths, **options)
+        return [homes[name.split("/")[0]] / name for name in names]
+
+    def pack(
+        self,
+        data_dir: str | Path | None = None,
+        *,
+        features_dir: str | Path | None = None,
+        features: int = FEATURES,
+        out: str | Path | None = None,
+        progress: bool = True,
+    ) -> Path:
+        """Write the region features of training and evaluation into shards; returns their folder.
+
+        Args:
+            data_dir: Directory of all data sets.
+            features_dir: Folder of the files, one per picture; by default as for :meth:`visual`.
+            features: Numbers per region.
+            out: Folder to write; by default the one in which :meth:`visual` looks first.
+            progress: Show a bar on a terminal.
+        """
+        folder = store.find(self.name, data_dir)
+        parts = [self.read(split, folder) for split in ("train", self.evaluation)]
+        names = list(dict.fromkeys(name for part in parts for name in part.picture_names))
+        paths = self._paths(folder, names, features_dir)
+        rows = (read_regions(path, features) for path in tracked(paths, progress))
+        return pack(names, rows, folder / PACKED if out is None else out)
 
     def _file(self, folder: Path, name: str) -> Path:
         inner = folder / "vqa" / name

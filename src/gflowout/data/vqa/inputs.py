@@ -186,7 +186,7 @@ def decode(
         raise ValueError(f"channels must be 1 or 3, got {channels!r}")
     checks.boolean("progress", progress)
     pictures = torch.empty(len(paths), channels, size, size, dtype=torch.uint8)
-    for position, path in enumerate(_tracked(paths, progress)):
+    for position, path in enumerate(tracked(paths, progress)):
         pictures[position] = _read_square(path, size, fit, channels)
     return pictures
 
@@ -208,7 +208,8 @@ def _read_square(path: Path, size: int, fit: str, channels: int) -> Tensor:
     return pixels.permute(2, 0, 1)
 
 
-def _tracked(paths: Sequence[Path], progress: bool) -> Iterable[Path]:
+def tracked(paths: Sequence[Path], progress: bool) -> Iterable[Path]:
+    """Paths one by one, with a bar on a terminal if they are many and rich is installed."""
     if not progress or len(paths) < _SLOW:
         return paths
     try:
