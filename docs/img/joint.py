@@ -45,14 +45,15 @@ DRAWN = {"ensemble": "five plain networks", "mc": "MC dropout", "gflowout-bound"
 def draw(folder: Path) -> plt.Figure:
     """The picture from the records of a folder."""
     records = [record for record in read(folder, "done") if record["study"] == "joint"]
+    problems = [data for data in PROBLEMS if any(record["data"] == data for record in records)]
     figure = plt.figure(figsize=(11, 4.4), facecolor=PAPER)
     spaces = figure.add_gridspec(
-        len(DRAWN), 2, width_ratios=(1.1, 1), hspace=0.4, wspace=0.05,
+        len(DRAWN), 2, width_ratios=(1.1, 1), hspace=0.4, wspace=0.1,
         left=0.2, right=0.985, top=0.84, bottom=0.2,
     )  # fmt: skip
     left = figure.add_subplot(spaces[:, 0], facecolor=PAPER)
     for place, (arm, (title, colour, marker)) in enumerate(ARMS.items()):
-        for row, data in enumerate(PROBLEMS):
+        for row, data in enumerate(problems):
             ours, plain = (by_seed(records, data, label, SCORE) for label in (arm, "mc"))
             if len(ours.keys() & plain.keys()) < 2:
                 continue
@@ -63,8 +64,8 @@ def draw(folder: Path) -> plt.Figure:
                 gap.difference, y, marker, color=colour, ms=5.5, label=title if row == 0 else None
             )
     left.axvline(0, color=INK, lw=0.8)
-    left.set_yticks(range(len(PROBLEMS)), PROBLEMS.values())
-    left.invert_yaxis()
+    left.set_yticks(range(len(problems)), [PROBLEMS[data] for data in problems])
+    left.set_ylim(len(problems) - 0.5, -0.5)
     left.set_xlabel(
         "joint log-likelihood of a test label minus that of MC dropout, nats (right is better)"
     )
