@@ -6,9 +6,16 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from sklearn.exceptions import NotFittedError
 
-from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor, controls, screen
+from gflowout.integrations.sklearn import (
+    GFlowOutClassifier,
+    GFlowOutRegressor,
+    chains,
+    controls,
+    screen,
+)
 from gflowout.integrations.sklearn.stack import (
     Rows,
     Schedule,
@@ -17,6 +24,7 @@ from gflowout.integrations.sklearn.stack import (
     densities,
     log_prob,
 )
+from gflowout.studies.features_compare import calibration
 
 SHORT = {
     "mask_inputs": True,
@@ -191,6 +199,19 @@ def test_p_values_of_useless_columns_are_uniform() -> None:
     assert mixed[-2:].min() > 0.95
 
 
+@pytest.mark.parametrize("effects", [(3.0,), (4.0,), (6.0,), (2.0, 4.0, 9.0)])
+@pytest.mark.parametrize(("true", "null"), [(10, 90), (4, 250), (20, 20)])
+def test_probabilities_are_calibrated(effects: tuple[float, ...], true: int, null: int) -> None:
+    rng = np.random.default_rng(0)
+    likely, right = [], []
+    for _ in range(40):
+        z = rng.normal(size=true + null)
+        z[:true] += rng.choice(effects, true)
+        likely.append(controls.probabilities(ndtr(-z)))
+        right.append(np.arange(true + null) < true)
+    assert calibration(np.concatenate(likely), np.concatenate(right)) < 0.05
+
+
 def test_one_of_two_copies_is_needed(copies) -> None:
     _, _, est = copies
     sets = dict(est.inclusion_.clusters())
@@ -287,6 +308,32 @@ def test_a_fit_that_fails_changes_nothing(copies, monkeypatch: pytest.MonkeyPatc
             method(x)
     with pytest.raises(NotFittedError):
         fresh.get_support(fdr=0.1)
+
+
+@pytest.mark.parametrize(("method", "trainer", "done"), [
+    ("auto", Training, 2), ("contextual", chains._Training, 1),
+])  # fmt: skip
+def test_an_interrupted_fit_has_the_chains_that_are_trained(
+    copies, monkeypatch: pytest.MonkeyPatch, method: str, trainer: type, done: int
+) -> None:
+    x, y, _ = copies
+    run, calls = trainer.run, []
+
+    def interrupted(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(*args)
+
+    monkeypatch.setattr(trainer, "run", interrupted)
+    est = GFlowOutRegressor(method, **SHORT | {"epochs": 5})
+    with pytest.warns(UserWarning, match=f"interrupted: it has {done} of 6 chains"):
+        est.fit(x, y)
+    assert len(calls) == 2
+    assert len(est.chains_) == len(est.history_) == len(est.chain_weights_) == done
+    assert est.chain_weights_.sum() == pytest.approx(1)
+    assert est.inclusion_.mean.shape == (12,)
+    assert est.score(x, y) > 0
 
 
 def test_an_empty_selection_is_a_choice() -> None:

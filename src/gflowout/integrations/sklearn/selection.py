@@ -115,7 +115,10 @@ def train(
     table: Table, setup: Setup, held_out: NDArray[np.bool_], schedule: Schedule, seed: int,
     report: Callable[[int], None],
 ) -> Result:  # fmt: skip
-    """Train chains on scaled rows; each holds some rows out, [chains, rows] of bool."""
+    """Train chains on scaled rows; each holds some rows out, [chains, rows] of bool.
+
+    If it is interrupted, chains of the settings that are done are the result, if there are any.
+    """
     generator = torch.Generator().manual_seed(seed)
     y = targets(table, setup.kind)
     rows = _rows(table, setup.kind)
@@ -147,7 +150,12 @@ def train(
         prior = torch.from_numpy(_prior(name, setup, len(table))[chosen]).float()
         pace = replace(schedule, lr=schedule.lr * (1 if name in ("linear", "dense") else FASTER))
         training = Training(stack, rows, torch.from_numpy(held_out[own]), prior, pace, generator)
-        training.run()
+        try:
+            training.run()
+        except KeyboardInterrupt:
+            if own[0] == 0:  # the first setting
+                raise
+            break
         for number, chain in enumerate(own):
             stacks[chain], candidates[chain] = stack.part([number]), chosen[number]
             for half, tested in zip(crossed, training.crossed, strict=True):
@@ -156,7 +164,11 @@ def train(
             looks[chain] = training.best_look[number]
         report(len(own))
     every, even, odd = ([s for s in part if s] for part in (stacks, *crossed))
-    return Result(every, candidates, held_out, histories, looks, setting, (even, odd))
+    done = [chain for chain in range(chains) if stacks[chain]]
+    return Result(
+        every, [candidates[c] for c in done], held_out[done], [histories[c] for c in done],
+        [looks[c] for c in done], [setting[c] for c in done], (even, odd),
+    )  # fmt: skip
 
 
 def _scores(
