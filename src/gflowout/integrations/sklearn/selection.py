@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
+from scipy.special import ndtri
 from torch import Tensor
 
 from gflowout.core.inclusion import Inclusion
@@ -397,8 +398,11 @@ def inclusion(
             kept[:, own] = drawn & needed[:, None]
         masked = setup.unit >= 0
         masks[number, :, 0, masked] = kept[:, setup.unit[masked]].T
-    together = [setup.columns(own) for own in tests.members if len(own) > 1]
-    return Inclusion(torch.from_numpy(masks), names=names, similar=together)
+    several = [number for number, own in enumerate(tests.members) if len(own) > 1]
+    together = [setup.columns(tests.members[number]) for number in several]
+    p = np.append(controls.p_values(tests.units), 0.0)[setup.unit]  # the last of those that stay
+    gains = -ndtri(np.append(p, controls.p_values(tests.clusters)[several]))
+    return Inclusion(torch.from_numpy(masks), names=names, similar=together, gains=gains.tolist())
 
 
 DRAWN = 400
