@@ -15,6 +15,7 @@ from gflowout.integrations.sklearn import (
     chains,
     controls,
     screen,
+    selection,
 )
 from gflowout.integrations.sklearn.stack import (
     Rows,
@@ -223,6 +224,50 @@ def test_one_of_two_copies_is_needed(copies) -> None:
     assert set(chosen) & {0, 1}
     assert not set(chosen) - {0, 1, 2}
     assert est.inclusion_.mean[3:].max() < 0.3
+
+
+def test_masks_are_those_of_the_enumerated_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All 4,096 masks of 12 units: of a cluster of two and of one of three, at least one if needed.
+    monkeypatch.setattr(selection, "DRAWN", 40_000)
+    members = [[0, 1], [2, 3, 4], *([unit] for unit in range(5, 12))]
+    z = {(0, 1): 9.0, (2, 3, 4): 3.4, (0,): 0.5, (1,): 1.2, (2,): 0.0, (3,): 1.5, (5,): 2.0,
+         (6,): 8.0, (7,): 1.6}  # fmt: skip
+
+    def gains(sets: list[list[int]]) -> np.ndarray:
+        size = np.array([z.get(tuple(own), -1.0) for own in sets])
+        return np.stack([np.tile(size[:, None] / 50**0.5, 50), np.full((len(sets), 50), 1.0)], 1)
+
+    alone = [[unit] for unit in range(12)]
+    tests = selection.Tests(gains(alone), gains(members), members, np.zeros(50, dtype=int))
+    setup = selection.Setup(np.arange(12), np.full(12, np.nan), (8,), None, "binary")
+    keep = np.linspace(0.1, 0.9, 12)
+    names = [f"x{unit}" for unit in range(12)]
+    found = selection.inclusion(tests, keep, setup, names, 0)
+
+    single = controls.probabilities(controls.p_values(tests.units))
+    together = controls.probabilities(controls.p_values(tests.clusters))
+    every = np.array(list(itertools.product([0, 1], repeat=12)))
+    chance = np.ones(len(every))
+    for own, likely in zip(members, together, strict=True):
+        needed = max(likely, single[own].max())
+        rate = single[own] / needed
+        stand_in = 0.5 / len(own) + 0.5 * keep[own] / keep[own].sum()
+        kept = every[:, own]
+        drawn = np.where(kept, rate, 1 - rate).prod(1)
+        only = (kept.sum(1) == 1) * (kept @ stand_in) * np.prod(1 - rate)
+        nothing = kept.sum(1) == 0
+        chance *= np.where(nothing, 1 - needed, needed * (drawn + only))
+    assert chance.sum() == pytest.approx(1)
+    masks = found.masks[0, :, 0].numpy().astype(int)
+    counts = np.bincount(masks @ 2 ** np.arange(11, -1, -1), minlength=4096)
+    assert np.abs(counts / 40_000 - chance).sum() / 2 < 0.03
+    np.testing.assert_allclose(found.mean.numpy(), chance @ every, atol=0.01)
+    # Independent units of these probabilities would often keep none of the two, or both.
+    both = float(chance @ (every[:, 0] & every[:, 1]))
+    assert float(found.joint[0, 1]) == pytest.approx(both, abs=0.01)
+    assert found.any_of([0, 1]) > 0.99
+    alone_any = 1 - (1 - found.mean[0]) * (1 - found.mean[1])
+    assert found.any_of([0, 1]) > float(alone_any) + 0.05
 
 
 def test_support_at_a_false_discovery_rate() -> None:

@@ -364,5 +364,5 @@ def _draw_gains(
         if finite:
             panel.scatter(*zip(*finite, strict=True), color=color, marker=marker, s=26, zorder=3)
     panel.set_xlabel("gain over controls, in sd")
-    panel.set_title("grey: 90% of controls", fontsize=10)
+    panel.set_title("grey: 90% of controls" + (", ◆: of a set" if sets else ""), fontsize=9)
     panel.spines[["top", "right"]].set_visible(False)
