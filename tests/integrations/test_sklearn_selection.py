@@ -148,6 +148,24 @@ def test_balance_is_that_of_the_enumerated_posterior() -> None:
         torch.testing.assert_close(target[unit], wanted.clamp(-8, 8), rtol=1e-3, atol=1e-3)
 
 
+def test_noise_starts_at_the_errors_of_the_linear_model() -> None:
+    x = rows_of(400).x
+    noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(5))
+    rows = Rows(x, 3 * x[:, :1] + 0.5 * noise, torch.ones(400), "gaussian")
+    stack = stack_of()
+    stack.logits[:] = 20  # every unit is kept
+    weight = torch.zeros(2, 12, 1)
+    weight[0, 0] = 3  # the second chain predicts 0
+    stack.start_linear(weight, torch.zeros(2, 1))
+    held_out = torch.arange(400).expand(2, 400) % 5 == 0
+    schedule = Schedule(1, 100, 1e-9, 0.0, 1, beta=1.0)
+    generator = torch.Generator().manual_seed(0)
+    Training(stack, rows, held_out, torch.zeros(2, 12), schedule, generator).run()
+    own = rows.y[~held_out[0]], 0.5 * noise[~held_out[0]]
+    wanted = torch.stack([own[1].square().mean(), own[0].square().mean()])
+    torch.testing.assert_close(stack.log_variance.exp().flatten(), wanted, rtol=1e-3, atol=0)
+
+
 def test_the_state_that_was_validated_is_returned(copies) -> None:
     x, y, est = copies
     scaled = torch.from_numpy(est._scale.apply(x))
