@@ -304,7 +304,8 @@ def test(table: Table, setup: Setup, whole: Result, seed: int) -> Tests:
         fit = densities(result.stacks[chain], rows, [places[chain]], masks[chain])[0]
         base[number, places[chain].numpy()] = fit.numpy()
     judged = np.flatnonzero(~np.isnan(base).all(0))
-    real = _mean(base, weights[used])[judged]
+    base = base[:, judged]  # few of many rows
+    real = _mean(base, weights[used])
     conditional = controls.Conditional(table.x)
     rng = np.random.RandomState(seed)
 
@@ -325,8 +326,9 @@ def test(table: Table, setup: Setup, whole: Result, seed: int) -> Tests:
                 many = Rows(x, rows.y[place].repeat(draws, 1), rows.weight[place], rows.kind)
                 everything = torch.arange(len(x))
                 fit = densities(result.stacks[chain], many, [everything], masks[chain])[0]
-                replaced[:, number, place.numpy()] = fit.view(draws, -1).numpy()
-            mixed = np.stack([_mean(one, weights[used]) for one in replaced])[:, judged]
+                seat = np.searchsorted(judged, place.numpy())
+                replaced[:, number, seat] = fit.view(draws, -1).numpy()
+            mixed = np.stack([_mean(one, weights[used]) for one in replaced])
             gain = controls.gains(real, mixed, table.weight[judged])
             if controls.p_values(gain) > DOUBT:
                 break
