@@ -68,17 +68,23 @@ def gains(real: Floats, replaced: Floats, weight: Floats) -> Floats:
     return np.stack([spread * rank, spread**2 * variance])
 
 
-def p_values(gain: Floats) -> Floats:
-    """P-values from gains of held-out rows, [..., 2, rows] to [...].
+def z_values(gain: Floats) -> Floats:
+    """Z-values of gains of held-out rows, [..., 2, rows] to [...].
 
     Given the model and the other columns, an irrelevant column and its replacements are
     exchangeable in every row. So all ranks are equally probable, and the sum of gains has mean 0, a
     known variance, and is normal for many rows: the holdout randomization test (Tansey et al.,
-    2022). A column that no model reads has a p-value of 1.
+    2022). A column that no model reads has minus infinity.
     """
     total, variance = np.moveaxis(gain.sum(-1), -1, 0)
     real = variance > 1e-12
-    chance: Floats = np.where(real, ndtr(-total / np.sqrt(np.where(real, variance, 1.0))), 1.0)
+    values: Floats = np.where(real, total / np.sqrt(np.where(real, variance, 1.0)), -np.inf)
+    return values
+
+
+def p_values(gain: Floats) -> Floats:
+    """The same as p-values, 1 for a column that no model reads."""
+    chance: Floats = ndtr(-z_values(gain))
     return chance
 
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from scipy.special import ndtri
+from scipy.special import ndtr
 from torch import Tensor
 
 from gflowout.core.inclusion import Inclusion
@@ -375,19 +375,17 @@ def inclusion(
 ) -> Inclusion:
     """Masks whose rates are the probabilities that units and clusters are needed.
 
-    One chain of masks for every fold of rows, which is left out of the tests: how much they differ
-    shows how much the answer depends on the rows. A cluster is needed with the probability of its
-    test, a unit in it with that of its own. If the cluster is needed and none of its units is, one
-    of them is drawn: half of the time any, else in proportion to the keep rates ``keep``, [units].
+    One chain of masks for every fold of rows: how much they differ shows how much the answer
+    depends on the rows. A cluster is needed with the probability of its test, a unit in it with
+    that of its own. If the cluster is needed and none of its units is, one of them is drawn: half
+    of the time any, else in proportion to the keep rates ``keep``, [units].
     """
     rng = np.random.RandomState(seed)
-    folds = np.unique(tests.fold)
-    masks = np.zeros((len(folds), DRAWN, 1, len(setup.unit)), dtype=np.float32)
+    by_unit, by_cluster = (_by_fold(gain, tests.fold) for gain in (tests.units, tests.clusters))
+    masks = np.zeros((len(by_unit), DRAWN, 1, len(setup.unit)), dtype=np.float32)
     masks[..., setup.unit < 0] = 1
-    for number, fold in enumerate(folds):
-        rest = tests.fold != fold if len(folds) > 1 else np.ones(len(tests.fold), dtype=bool)
-        unit = controls.probabilities(controls.p_values(tests.units[..., rest]))
-        group = controls.probabilities(controls.p_values(tests.clusters[..., rest]))
+    for number in range(len(masks)):
+        unit, group = (controls.probabilities(ndtr(-z[number])) for z in (by_unit, by_cluster))
         kept = np.zeros((DRAWN, setup.units), dtype=bool)
         for chance, own in zip(group, tests.members, strict=True):
             needed = rng.uniform(size=DRAWN) < max(chance, float(unit[own].max()))
@@ -402,9 +400,21 @@ def inclusion(
         masks[number, :, 0, masked] = kept[:, setup.unit[masked]].T
     several = [number for number, own in enumerate(tests.members) if len(own) > 1]
     together = [setup.columns(tests.members[number]) for number in several]
-    p = np.append(controls.p_values(tests.units), 0.0)[setup.unit]  # the last of those that stay
-    gains = -ndtri(np.append(p, controls.p_values(tests.clusters)[several]))
+    z = np.append(controls.z_values(tests.units), np.inf)[setup.unit]  # the last of those that stay
+    gains = np.append(z, controls.z_values(tests.clusters)[several])
     return Inclusion(torch.from_numpy(masks), names=names, similar=together, gains=gains.tolist())
+
+
+def _by_fold(gain: Floats, fold: Ints) -> Floats:
+    """Z-values without each fold, [folds, sets], moved so that their mean is that of all rows.
+
+    Those of sets that no model reads in the other folds are the same, with all rows.
+    """
+    whole, folds = controls.z_values(gain), np.unique(fold)
+    left = np.stack([controls.z_values(gain[..., fold != number]) for number in folds])
+    left[:, ~np.isfinite(left).all(0)] = 0.0
+    moved: Floats = whole + left - left.mean(0)
+    return moved
 
 
 DRAWN = 400
