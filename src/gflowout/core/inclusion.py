@@ -362,7 +362,8 @@ def _draw_gains(
     for points, color, marker in ((units, "#1f4e79", "o"), (sets, "#d08000", "D")):
         finite = [(gain, row) for gain, row in points if math.isfinite(gain)]
         if finite:
-            panel.scatter(*zip(*finite, strict=True), color=color, marker=marker, s=26, zorder=3)
+            values, rows = zip(*finite, strict=True)
+            panel.scatter(values, rows, color=color, marker=marker, s=26, zorder=3)
     panel.set_xlabel("gain over controls, in sd")
     panel.set_title("grey: 90% of controls" + (", ◆: of a set" if sets else ""), fontsize=9)
     panel.spines[["top", "right"]].set_visible(False)
