@@ -72,10 +72,10 @@ def _published(records: Sequence[Record], name: str) -> Claim:
         "best": best,
         "columns": place.rpartition("-")[2],
     }
-    found = _means(records, OURS, data, "select/top", "test/auroc")
-    if not found:
+    means = _means(records, OURS, data, "select/top", "test/auroc")
+    if not means:
         return _open("published", [data], **texts)
-    top, auroc = found
+    top, auroc = means
     enough = top > least if strict else top >= least
     return template("features.published", enough and auroc > best, **texts, top=top, auroc=auroc)
 
@@ -83,12 +83,12 @@ def _published(records: Sequence[Record], name: str) -> Claim:
 def _near(records: Sequence[Record], data: str) -> Claim:
     """NLL within 5 % of the best of L1 and gates."""
     texts = {"problem": ORIGINS[data].title}
-    found = {arm: _means(records, arm, data, "test/nll", "test/rmse") for arm in (OURS, *SELECTING)}
-    missing = [arm for arm, numbers in found.items() if not numbers]
+    means = {arm: _means(records, arm, data, "test/nll", "test/rmse") for arm in (OURS, *SELECTING)}
+    missing = [arm for arm, numbers in means.items() if not numbers]
     if missing:
         return _open("near", missing, **texts)
-    best = min(SELECTING, key=lambda arm: found[arm][0])
-    (nll, rmse), (other, error) = found[OURS], found[best]
+    best = min(SELECTING, key=lambda arm: means[arm][0])
+    (nll, rmse), (other, error) = means[OURS], means[best]
     texts |= {"best": best, "nll": nll, "other": other, "rmse": rmse, "error": error}
     return template("features.near", nll <= other + 0.05 * abs(other), **texts)
 
@@ -96,10 +96,10 @@ def _near(records: Sequence[Record], data: str) -> Claim:
 def _selected(records: Sequence[Record], data: str) -> Claim:
     """Power of at least 0.8 at a mean false discovery proportion of at most 0.1."""
     texts = {"problem": ORIGINS[data].title}
-    found = _means(records, OURS, data, "select/power", "select/fdp")
-    if not found:
+    means = _means(records, OURS, data, "select/power", "select/fdp")
+    if not means:
         return _open("selected", [OURS], **texts)
-    power, false = found
+    power, false = means
     good = power >= 0.8 and false <= 0.1
     return template("features.selected", good, **texts, power=power, false=false)
 

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from scipy.special import ndtr
 from torch import Tensor
 
 from gflowout.core.inclusion import Inclusion
@@ -385,7 +384,7 @@ def inclusion(
     masks = np.zeros((len(by_unit), DRAWN, 1, len(setup.unit)), dtype=np.float32)
     masks[..., setup.unit < 0] = 1
     for number in range(len(masks)):
-        unit, group = (controls.probabilities(ndtr(-z[number])) for z in (by_unit, by_cluster))
+        unit, group = by_unit[number], by_cluster[number]
         kept = np.zeros((DRAWN, setup.units), dtype=bool)
         for chance, own in zip(group, tests.members, strict=True):
             needed = rng.uniform(size=DRAWN) < max(chance, float(unit[own].max()))
@@ -406,15 +405,22 @@ def inclusion(
 
 
 def _by_fold(gain: Floats, fold: Ints) -> Floats:
-    """Z-values without each fold, [folds, sets], moved so that their mean is that of all rows.
+    """Probabilities that sets are needed, one row for each fold, [folds, sets].
 
-    Those of sets that no model reads in the other folds are the same, with all rows.
+    Their mean is the probability by all rows. They differ as those without each fold do, or less
+    where these would leave 0 to 1.
     """
-    whole, folds = controls.z_values(gain), np.unique(fold)
-    left = np.stack([controls.z_values(gain[..., fold != number]) for number in folds])
-    left[:, ~np.isfinite(left).all(0)] = 0.0
-    moved: Floats = whole + left - left.mean(0)
-    return moved
+    whole = controls.probabilities(controls.p_values(gain))
+    folds = np.unique(fold)
+    if len(folds) == 1:
+        return whole[None]
+    left = np.stack([
+        controls.probabilities(controls.p_values(gain[..., fold != number])) for number in folds
+    ])  # fmt: skip
+    shift = left - left.mean(0)
+    room = np.where(shift > 0, 1 - whole, whole) / np.maximum(np.abs(shift), 1e-12)
+    moved: Floats = whole + shift * np.minimum(room.min(0), 1)
+    return moved.clip(0, 1)
 
 
 DRAWN = 400
