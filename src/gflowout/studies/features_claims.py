@@ -82,7 +82,7 @@ def _published(records: Sequence[Record], name: str) -> Claim:
 
 def _near(records: Sequence[Record], data: str) -> Claim:
     """NLL within 5 % of the best of L1 and gates."""
-    texts = {"problem": ORIGINS[data].title}
+    texts: dict[str, Any] = {"problem": ORIGINS[data].title}
     means = {arm: _means(records, arm, data, "test/nll", "test/rmse") for arm in (OURS, *SELECTING)}
     missing = [arm for arm, numbers in means.items() if not numbers]
     if missing:
@@ -95,7 +95,7 @@ def _near(records: Sequence[Record], data: str) -> Claim:
 
 def _selected(records: Sequence[Record], data: str) -> Claim:
     """Power of at least 0.8 at a mean false discovery proportion of at most 0.1."""
-    texts = {"problem": ORIGINS[data].title}
+    texts: dict[str, Any] = {"problem": ORIGINS[data].title}
     means = _means(records, OURS, data, "select/power", "select/fdp")
     if not means:
         return _open("selected", [OURS], **texts)
@@ -113,7 +113,7 @@ def _calibrated(records: Sequence[Record]) -> Claim:
     pooled = inclusion_error(records, OURS, ready)[0]
     worst = max(errors, key=errors.__getitem__)
     good = max(pooled, errors[worst]) <= 0.05
-    texts = {"count": len(ready), "pooled": pooled, "worst": errors[worst]}
+    texts: dict[str, Any] = {"count": len(ready), "pooled": pooled, "worst": errors[worst]}
     return template("features.calibrated", good, **texts, problem=ORIGINS[worst].title)
 
 
@@ -161,5 +161,5 @@ def _level(records: Sequence[Record]) -> Claim:
     if len(gaps) < len(SMALL):
         return _open("level", [name for name in SMALL if name not in gaps])
     behind = sum(gap > 0 for gap in gaps.values())
-    texts = {"behind": behind, "tables": len(gaps), "median": median(gaps.values())}
+    texts: dict[str, Any] = {"behind": behind, "tables": len(gaps), "median": median(gaps.values())}
     return template("features.level", texts["median"] <= 0, **texts, listed=_listed(gaps))
