@@ -1,6 +1,7 @@
 """Inclusion: hand-made masks, brute force, and the exact posterior of a small frozen network."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,24 @@ def test_plot(tmp_path: Path) -> None:
     axes.figure.savefig(tmp_path / "inclusion.png")
 
 
+def test_plot_shows_similar_units_together_and_gains_over_controls() -> None:
+    mpl.use("Agg")
+    masks = torch.zeros(1, 10, 1, 5)
+    masks[:, :6, :, 0] = masks[:, 6:, :, 3] = 1  # one of the two in every mask
+    masks[:, :7, :, 1] = masks[:, :1, :, 2] = 1
+    gains = [5.0, 4.0, 0.5, math.inf, -math.inf, 7.0, 1.0]
+    found = Inclusion(masks, names=list("abcde"), similar=[[0, 3], [2, 4]], gains=gains)
+    axes = found.plot(top=4)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "d", "b", "c"]
+    assert [text.get_text() for text in axes.texts] == ["one of these: 1.00"]
+    panel = axes.figure.axes[1]
+    units, sets = (points.get_offsets().tolist() for points in panel.collections)
+    assert units == [[5.0, 0], [4.0, 2], [0.5, 3]]  # rows of a, b and c
+    assert sets == [[7.0, 0.5]]
+    assert len(Inclusion(masks).plot().figure.axes) == 1
+    assert found.plot(ax=axes) is axes
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -153,6 +172,7 @@ def test_plot(tmp_path: Path) -> None:
         ({"weights": torch.ones(2)}, "weights must hold 3 numbers >= 0"),
         ({"weights": torch.tensor([1.0, -1, 1])}, "weights must hold 3 numbers >= 0"),
         ({"names": ["a"]}, "names must hold one for each of 4 units, got 1"),
+        ({"gains": [1.0]}, "gains must hold one for each of 4 units and 0 lists"),
     ],
 )
 def test_errors(wrong: dict[str, Any], message: str) -> None:

@@ -6,9 +6,17 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from sklearn.exceptions import NotFittedError
 
-from gflowout.integrations.sklearn import GFlowOutClassifier, GFlowOutRegressor, controls, screen
+from gflowout.integrations.sklearn import (
+    GFlowOutClassifier,
+    GFlowOutRegressor,
+    chains,
+    controls,
+    screen,
+    selection,
+)
 from gflowout.integrations.sklearn.stack import (
     Rows,
     Schedule,
@@ -17,6 +25,7 @@ from gflowout.integrations.sklearn.stack import (
     densities,
     log_prob,
 )
+from gflowout.studies.features_compare import calibration
 
 SHORT = {
     "mask_inputs": True,
@@ -139,6 +148,24 @@ def test_balance_is_that_of_the_enumerated_posterior() -> None:
         torch.testing.assert_close(target[unit], wanted.clamp(-8, 8), rtol=1e-3, atol=1e-3)
 
 
+def test_noise_starts_at_the_errors_of_the_linear_model() -> None:
+    x = rows_of(400).x
+    noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(5))
+    rows = Rows(x, 3 * x[:, :1] + 0.5 * noise, torch.ones(400), "gaussian")
+    stack = stack_of()
+    stack.logits[:] = 20  # every unit is kept
+    weight = torch.zeros(2, 12, 1)
+    weight[0, 0] = 3  # the second chain predicts 0
+    stack.start_linear(weight, torch.zeros(2, 1))
+    held_out = torch.arange(400).expand(2, 400) % 5 == 0
+    schedule = Schedule(1, 100, 1e-9, 0.0, 1, beta=1.0)
+    generator = torch.Generator().manual_seed(0)
+    Training(stack, rows, held_out, torch.zeros(2, 12), schedule, generator).run()
+    own = rows.y[~held_out[0]], 0.5 * noise[~held_out[0]]
+    wanted = torch.stack([own[1].square().mean(), own[0].square().mean()])
+    torch.testing.assert_close(stack.log_variance.exp().flatten(), wanted, rtol=1e-3, atol=0)
+
+
 def test_the_state_that_was_validated_is_returned(copies) -> None:
     x, y, est = copies
     scaled = torch.from_numpy(est._scale.apply(x))
@@ -191,6 +218,19 @@ def test_p_values_of_useless_columns_are_uniform() -> None:
     assert mixed[-2:].min() > 0.95
 
 
+@pytest.mark.parametrize("effects", [(3.0,), (4.0,), (6.0,), (2.0, 4.0, 9.0)])
+@pytest.mark.parametrize(("true", "null"), [(10, 90), (4, 250), (20, 20)])
+def test_probabilities_are_calibrated(effects: tuple[float, ...], true: int, null: int) -> None:
+    rng = np.random.default_rng(0)
+    likely, right = [], []
+    for _ in range(40):
+        z = rng.normal(size=true + null)
+        z[:true] += rng.choice(effects, true)
+        likely.append(controls.probabilities(ndtr(-z)))
+        right.append(np.arange(true + null) < true)
+    assert calibration(np.concatenate(likely), np.concatenate(right)) < 0.05
+
+
 def test_one_of_two_copies_is_needed(copies) -> None:
     _, _, est = copies
     sets = dict(est.inclusion_.clusters())
@@ -202,6 +242,65 @@ def test_one_of_two_copies_is_needed(copies) -> None:
     assert set(chosen) & {0, 1}
     assert not set(chosen) - {0, 1, 2}
     assert est.inclusion_.mean[3:].max() < 0.3
+
+
+def test_masks_are_those_of_the_enumerated_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All 4,096 masks of 12 units: of a cluster of two and of one of three, at least one if needed.
+    monkeypatch.setattr(selection, "DRAWN", 40_000)
+    members = [[0, 1], [2, 3, 4], *([unit] for unit in range(5, 12))]
+    z = {(0, 1): 9.0, (2, 3, 4): 3.4, (0,): 0.5, (1,): 1.2, (2,): 0.0, (3,): 1.5, (5,): 2.0,
+         (6,): 8.0, (7,): 1.6}  # fmt: skip
+
+    def gains(sets: list[list[int]]) -> np.ndarray:
+        size = np.array([z.get(tuple(own), -1.0) for own in sets])
+        return np.stack([np.tile(size[:, None] / 50**0.5, 50), np.full((len(sets), 50), 1.0)], 1)
+
+    alone = [[unit] for unit in range(12)]
+    tests = selection.Tests(gains(alone), gains(members), members, np.zeros(50, dtype=int))
+    setup = selection.Setup(np.arange(12), np.full(12, np.nan), (8,), None, "binary")
+    keep = np.linspace(0.1, 0.9, 12)
+    names = [f"x{unit}" for unit in range(12)]
+    found = selection.inclusion(tests, keep, setup, names, 0)
+
+    single = controls.probabilities(controls.p_values(tests.units))
+    together = controls.probabilities(controls.p_values(tests.clusters))
+    every = np.array(list(itertools.product([0, 1], repeat=12)))
+    chance = np.ones(len(every))
+    for own, likely in zip(members, together, strict=True):
+        needed = max(likely, single[own].max())
+        rate = single[own] / needed
+        stand_in = 0.5 / len(own) + 0.5 * keep[own] / keep[own].sum()
+        kept = every[:, own]
+        drawn = np.where(kept, rate, 1 - rate).prod(1)
+        only = (kept.sum(1) == 1) * (kept @ stand_in) * np.prod(1 - rate)
+        nothing = kept.sum(1) == 0
+        chance *= np.where(nothing, 1 - needed, needed * (drawn + only))
+    assert chance.sum() == pytest.approx(1)
+    masks = found.masks[0, :, 0].numpy().astype(int)
+    counts = np.bincount(masks @ 2 ** np.arange(11, -1, -1), minlength=4096)
+    assert np.abs(counts / 40_000 - chance).sum() / 2 < 0.03
+    np.testing.assert_allclose(found.mean.numpy(), chance @ every, atol=0.01)
+    # Independent units of these probabilities would often keep none of the two, or both.
+    both = float(chance @ (every[:, 0] & every[:, 1]))
+    assert float(found.joint[0, 1]) == pytest.approx(both, abs=0.01)
+    assert found.any_of([0, 1]) > 0.99
+    alone_any = 1 - (1 - found.mean[0]) * (1 - found.mean[1])
+    assert found.any_of([0, 1]) > float(alone_any) + 0.05
+
+
+def test_probabilities_are_those_of_all_folds_together() -> None:
+    fold = np.repeat([0, 1], 50)
+    gain = np.stack([np.full((20, 100), -0.1), np.ones((20, 100))], 1)
+    gain[:4, 0] = 2 / 50**0.5  # 2 sd in half of the rows, 2 * sqrt(2) in all of them
+    gain[4, 0] = np.where(fold == 0, 4, 1) / 50**0.5
+    gain[5, :, fold == 0] = 0  # which nothing reads in one fold
+    moved = selection._by_fold(gain, fold)
+    wanted = controls.probabilities(controls.p_values(gain))
+    np.testing.assert_allclose(moved.mean(0), wanted)
+    assert moved[1, 4] > moved[0, 4] + 1e-3  # without fold 1 there is more evidence
+    assert ((moved >= 0) & (moved <= 1)).all()
+    half = controls.probabilities(controls.p_values(gain[..., fold == 0]))
+    assert (wanted[:4] > half[:4] + 0.05).all()
 
 
 def test_support_at_a_false_discovery_rate() -> None:
@@ -287,6 +386,32 @@ def test_a_fit_that_fails_changes_nothing(copies, monkeypatch: pytest.MonkeyPatc
             method(x)
     with pytest.raises(NotFittedError):
         fresh.get_support(fdr=0.1)
+
+
+@pytest.mark.parametrize(("method", "trainer", "done"), [
+    ("auto", Training, 2), ("contextual", chains._Training, 1),
+])  # fmt: skip
+def test_an_interrupted_fit_has_the_chains_that_are_trained(
+    copies, monkeypatch: pytest.MonkeyPatch, method: str, trainer: type, done: int
+) -> None:
+    x, y, _ = copies
+    run, calls = trainer.run, []
+
+    def interrupted(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(*args)
+
+    monkeypatch.setattr(trainer, "run", interrupted)
+    est = GFlowOutRegressor(method, **SHORT | {"epochs": 5})
+    with pytest.warns(UserWarning, match=f"interrupted: it has {done} of 6 chains"):
+        est.fit(x, y)
+    assert len(calls) == 2
+    assert len(est.chains_) == len(est.history_) == len(est.chain_weights_) == done
+    assert est.chain_weights_.sum() == pytest.approx(1)
+    assert est.inclusion_.mean.shape == (12,)
+    assert est.score(x, y) > 0
 
 
 def test_an_empty_selection_is_a_choice() -> None:

@@ -5,6 +5,7 @@ Everything is computed from drawn masks, so it holds for any method that draws 0
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _DRAWS = 4000
 """Samples from which intervals are read."""
+CONTROLS = 1.645
+"""Standard deviations around 0 in which 90 % of the gains of controls are."""
 _AT_A_TIME = 256
 """Units whose samples are held at a time."""
 
@@ -37,6 +40,8 @@ class Inclusion:
         weights: Of the chains, with a sum of 1, [chains]; equal if not given.
         names: Of the units.
         similar: Lists of units that may replace each other, by number.
+        gains: How much better predictions are with true values than with those of controls, in
+            standard deviations: of the units, then of the lists of similar ones; or nothing.
 
     Examples:
         >>> masks = torch.tensor([[1.0, 0, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0]])
@@ -53,6 +58,7 @@ class Inclusion:
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
     names: Sequence[str] = ()
     similar: Sequence[Sequence[int]] = ()
+    gains: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         """Check shapes; give names and weights to what has none."""
@@ -79,6 +85,11 @@ class Inclusion:
             raise ValueError(
                 f"similar must hold lists of units from 0 to {len(names) - 1}, each named once, "
                 f"got {self.similar}"
+            )
+        if len(self.gains) not in (0, len(names) + len(self.similar)):
+            raise ValueError(
+                f"gains must hold one for each of {len(names)} units and {len(self.similar)} lists "
+                f"of similar ones, got {len(self.gains)}"
             )
 
     @cached_property
@@ -265,33 +276,71 @@ class Inclusion:
     def plot(self, top: int = 20, level: float = 0.9, ax: Axes | None = None) -> Axes:
         """Draw inclusion probabilities with their intervals, most probable on top.
 
+        Similar units are next to each other, in a frame with the probability that one is needed.
+        A new figure shows gains over controls beside, if there are any.
+
         Args:
             top: How many units at most.
             level: Of the interval.
             ax: Where to draw; a new figure if not given.
         """
         pyplot = require("matplotlib.pyplot", extra="sklearn", purpose="plots of inclusion")
-        rows = self.table(level)[: checks.integer("top", top, low=1)]
+        order, frames = self._arranged(checks.integer("top", top, low=1))
+        low, high = (end[order] for end in self.interval(level))
+        beside: list[Axes] = []
         if ax is None:
-            _, ax = pyplot.subplots(figsize=(6, 0.8 + 0.26 * len(rows)), layout="constrained")
+            panels = 2 if len(self.gains) else 1
+            size = 3 + 3 * panels, 0.8 + 0.26 * len(order)
+            (ax, *beside), *_ = pyplot.subplots(
+                1, panels, squeeze=False, sharey=True, width_ratios=(2, 1)[:panels],
+                figsize=size, layout="constrained",
+            )[1]  # fmt: skip
         assert ax is not None
-        places = range(len(rows))
-        ax.hlines(
-            places, [row["low"] for row in rows], [row["high"] for row in rows], color="#7fa7c9",
-            linewidth=3,
-        )  # fmt: skip
-        ax.scatter([row["inclusion"] for row in rows], places, color="#1f4e79", zorder=3)
+        places = range(len(order))
+        ax.hlines(places, low, high, color="#7fa7c9", linewidth=3)
+        ax.scatter(self.mean[order], places, color="#1f4e79", zorder=3)
         ax.axvline(0.5, color="#999999", linewidth=0.8, linestyle=":")
+        for start, stop, _, chance in frames:
+            ax.axhspan(start - 0.45, stop - 0.55, color="#f0b050", alpha=0.25, linewidth=0)
+            ax.text(
+                1.0, (start + stop - 1) / 2, f"one of these: {chance:.2f}", fontsize=8,
+                ha="right", va="center", color="#8a5a00",
+            )  # fmt: skip
         ax.set(
-            yticks=list(places), yticklabels=[row["name"] for row in rows], xlim=(-0.02, 1.02),
-            xlabel=f"inclusion probability, with {level:.0%} interval",
+            yticks=list(places), yticklabels=[self.names[unit] for unit in order],
+            xlim=(-0.02, 1.02), xlabel=f"inclusion probability, with {level:.0%} interval",
         )  # fmt: skip
         ax.invert_yaxis()
         ax.spines[["top", "right"]].set_visible(False)
-        left = self.masks.shape[-1] - len(rows)
+        left = self.masks.shape[-1] - len(order)
         more = f"; {left} less probable ones not shown" if left else ""
         ax.set_title(f"{self.expected_size:.1f} of {len(self.names)} expected{more}", fontsize=10)
+        for panel in beside:
+            own = [(float(self.gains[unit]), place) for place, unit in enumerate(order)]
+            units = len(self.names)
+            sets = [(float(self.gains[units + n]), (a + b - 1) / 2) for a, b, n, _ in frames]
+            _draw_gains(panel, own, sets)
         return ax
+
+    def _arranged(self, top: int) -> tuple[list[int], list[tuple[int, int, int, float]]]:
+        """Numbers of the most probable units, similar ones together, and the rows of such sets.
+
+        A set is as probable as that one of its units is needed. Of each with two units or more in
+        sight: first row, row after the last, its number, and that probability.
+        """
+        mean = self.mean.tolist()
+        shown = set(self.mean.argsort(descending=True, stable=True)[:top].tolist())
+        listed = {unit for units in self.similar for unit in units}
+        sets = [([unit], -1, mean[unit]) for unit in shown - listed]
+        for number, units in enumerate(self.similar):
+            sets.append(([u for u in units if u in shown], number, self._any(units)))
+        order: list[int] = []
+        frames = []
+        for units, number, chance in sorted(sets, key=lambda own: (-own[2], own[0])):
+            if len(units) > 1:
+                frames.append((len(order), len(order) + len(units), number, chance))
+            order += sorted(units, key=lambda unit: (-mean[unit], unit))
+        return order, frames
 
     def __repr__(self) -> str:
         """Show sizes and the most probable units."""
@@ -302,3 +351,19 @@ class Inclusion:
             f"Inclusion({units} units, {chains} chains x {draws} draws x {rows} rows; "
             f"{self.expected_size:.1f} kept on average; most probable: {best})"
         )
+
+
+def _draw_gains(
+    panel: Axes, units: Sequence[tuple[float, float]], sets: Sequence[tuple[float, float]]
+) -> None:
+    """Draw gains over controls of units and of sets, each with its row."""
+    panel.axvspan(-CONTROLS, CONTROLS, color="#dddddd", linewidth=0)
+    panel.axvline(0, color="#999999", linewidth=0.8)
+    for points, color, marker in ((units, "#1f4e79", "o"), (sets, "#d08000", "D")):
+        finite = [(gain, row) for gain, row in points if math.isfinite(gain)]
+        if finite:
+            values, rows = zip(*finite, strict=True)
+            panel.scatter(values, rows, color=color, marker=marker, s=26, zorder=3)
+    panel.set_xlabel("gain over controls, in sd")
+    panel.set_title("grey: 90% of controls" + (", ◆: of a set" if sets else ""), fontsize=9)
+    panel.spines[["top", "right"]].set_visible(False)

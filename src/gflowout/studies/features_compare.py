@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
@@ -184,25 +185,31 @@ def blocks(records: Sequence[Record]) -> list[Block]:
     return [*shown, *_inclusion(records, names), *_ranks(records, names)]
 
 
+def inclusion_error(records: Sequence[Record], arm: str, names: Sequence[str]) -> tuple[float, int]:
+    """Calibration error of an arm's inclusion on some tables, and of how many runs."""
+    said = [
+        record["metrics"]
+        for record in records
+        if record["method"] == arm and record["data"] in names
+    ]
+    said = [metrics for metrics in said if "select/inclusion" in metrics]
+    if not said:
+        return math.nan, 0
+    likely = [np.array(metrics["select/inclusion"]) for metrics in said]
+    right = [
+        np.isin(np.arange(len(values)), metrics["select/relevant"])
+        for values, metrics in zip(likely, said, strict=True)
+    ]
+    return calibration(np.concatenate(likely), np.concatenate(right)), len(said)
+
+
 def _inclusion(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
     """Calibration of inclusion probabilities, by problem over its seeds, and of all together."""
     solved = [name for name in names if ORIGINS[name].known]
 
     def error(arm: str, names: Sequence[str]) -> Cell:
-        said = [
-            record["metrics"]
-            for record in records
-            if record["method"] == arm and record["data"] in names
-        ]
-        said = [metrics for metrics in said if "select/inclusion" in metrics]
-        if not said:
-            return Cell(text=sections.NONE)
-        likely = [np.array(metrics["select/inclusion"]) for metrics in said]
-        right = [
-            np.isin(np.arange(len(values)), metrics["select/relevant"])
-            for values, metrics in zip(likely, said, strict=True)
-        ]
-        return Cell(calibration(np.concatenate(likely), np.concatenate(right)), runs=len(said))
+        value, runs = inclusion_error(records, arm, names)
+        return Cell(value, runs=runs) if runs else Cell(text=sections.NONE)
 
     parts = [*([name] for name in solved), solved]
     heads = [Column(ORIGINS[name].title, "low") for name in solved] + [Column("all", "low")]
@@ -211,25 +218,31 @@ def _inclusion(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
     return [Table(title, "Method", heads, rows, _TEXTS["inclusion-error"])] if rows else []
 
 
-def _ranks(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
-    """Rank in NLL on every real table, among the rivals that were fitted to it."""
-    real = [name for name in names if not ORIGINS[name].known]
-    ranks: dict[str, list[Cell]] = {label: [] for label in TITLES}
-    for name in real:
+def ranks(records: Sequence[Record], names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Rank of every arm by mean NLL on some tables, 1 is the lowest; by table and arm."""
+    result = {}
+    for name in names:
         mean = {
             label: float(np.mean(values))
             for label, values in by_arm(records, name, "test/nll").items()
         }
         order = sorted(mean, key=mean.__getitem__)
-        for label in TITLES:
-            place = order.index(label) + 1 if label in mean else None
-            ranks[label].append(Cell(place, runs=1) if place else Cell(text=sections.NONE))
-    if not real:
+        result[name] = {label: place for place, label in enumerate(order, start=1)}
+    return result
+
+
+def _ranks(records: Sequence[Record], names: Sequence[str]) -> list[Block]:
+    """Rank in NLL on every real table, among the rivals that were fitted to it."""
+    places = ranks(records, [name for name in names if not ORIGINS[name].known])
+    if not places:
         return []
-    for cells in ranks.values():
-        values = [cell.mean for cell in cells if cell.mean is not None]
-        cells.append(Cell(float(np.median(values)), runs=1) if values else Cell())
-    heads = [Column(ORIGINS[name].title, "low", digits=0) for name in real]
+    cells: dict[str, list[Cell]] = {}
+    for label in TITLES:
+        own = [table.get(label) for table in places.values()]
+        cells[label] = [Cell(rank, runs=1) if rank else Cell(text=sections.NONE) for rank in own]
+        present = [rank for rank in own if rank]
+        cells[label].append(Cell(float(np.median(present)), runs=1) if present else Cell())
+    heads = [Column(ORIGINS[name].title, "low", digits=0) for name in places]
     heads.append(Column("median", "low", digits=1))
-    rows = sections.rows(TITLES, range(len(heads)), lambda arm, place: ranks[arm][place])
+    rows = sections.rows(TITLES, range(len(heads)), lambda arm, place: cells[arm][place])
     return [Table("Real tables: rank in NLL", "Method", heads, rows)]

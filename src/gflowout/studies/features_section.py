@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gflowout.studies import features_compare, features_fit
+from gflowout.studies import features_claims, features_compare, features_fit
 from gflowout.studies.features_data import JUDGED, PROBLEMS, Flags, Floats
 from gflowout.studies.features_fit import ARMS, EQUAL
 from gflowout.studies.features_tables import ORIGINS
@@ -40,7 +40,8 @@ def section(records: Sequence[Record]) -> Section:
     rivals = features_compare.blocks(records)
     if not names:
         nothing = [] if rivals else ["No run of this study is done yet."]
-        return Section(nothing, rivals, data=sections.present(records, ORIGINS))
+        own = features_claims.claims(records)
+        return Section(nothing, rivals, own, sections.present(records, ORIGINS))
     titles = {name: PROBLEMS[name].title for name in names}
     compared = [Compared(name, "test/nll", f"NLL ({titles[name]})", "low") for name in names]
     findings, details = sections.against_others(records, compared, TITLES, OURS)
@@ -65,7 +66,8 @@ def section(records: Sequence[Record]) -> Section:
         chosen = f"{title}: chosen on validation data"
         blocks.append(sections.choices(records, {name: "Options"}, chosen, TITLES))
     findings = [*filter(None, findings)] or none
-    return Section(findings, [*blocks, *rivals], claims(records, names), names)
+    judged = claims(records, names) + features_claims.claims(records)
+    return Section(findings, [*blocks, *rivals], judged, names)
 
 
 def _table(

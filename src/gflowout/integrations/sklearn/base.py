@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial, wraps
@@ -133,6 +134,12 @@ class Estimator(Selector):
             self._fit_stacked(scaled, recipe, plans, rng)
         else:
             self._fit_looped(scaled, recipe, plans, rng)
+        if len(self.chains_) < recipe.chains:
+            warnings.warn(
+                f"the fit was interrupted: it has {len(self.chains_)} of {recipe.chains} chains",
+                UserWarning,
+                stacklevel=4,
+            )
         self.history_ = [chain.history for chain in self.chains_]
         self.n_iter_ = max(map(len, self.history_))
 
@@ -147,7 +154,12 @@ class Estimator(Selector):
                 valid = scaled.take(np.nonzero(held_out)[0]) if held_out.any() else None
                 own, sites = self._chain_settings(recipe, number, rows)
                 plan = plans(own, sites, seed=int(rng.randint(2**31 - 1)))
-                chains.append(train(plan, rows, valid, partial(report, number)))
+                try:
+                    chains.append(train(plan, rows, valid, partial(report, number)))
+                except KeyboardInterrupt:
+                    if not chains:
+                        raise
+                    break
         self.chains_ = chains
         # The softmax of tempered validation log-likelihoods; equal weights without validation rows.
         evidence = np.array([chain.evidence for chain in chains])
@@ -182,7 +194,8 @@ class Estimator(Selector):
             result = selection.train(scaled, setup, held_out, schedule, seed, report_chains(report))
         weights, dense = selection.weigh(scaled, result, setup.kind, seed)
         chains = []
-        for chain, model in enumerate(models):
+        held_out = result.held_out  # of chains that are trained: all, unless interrupted
+        for chain, model in enumerate(models[: len(held_out)]):
             fill(model, result.stacks[chain], result.candidates[chain])
             rows = held_out[chain]
             evidence = float(dense[chain, rows] @ scaled.weight[rows]) if rows.any() else math.nan

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri
 from scipy.stats import rankdata
 from sklearn.covariance import ledoit_wolf
 
@@ -14,7 +15,7 @@ from gflowout.integrations.sklearn.tabular import Floats
 
 ENOUGH = 5  # rows per column from which a covariance needs no shrinking
 MOST = 0.9  # quantile of the spread of rows above which none counts more
-KAPPA = 0.1  # exponent of the density of p-values of true effects
+EXPECTED, SEEN = 4.0, 2.0  # z-values of true effects before any is seen, and how many that counts
 
 
 class Conditional:
@@ -67,17 +68,23 @@ def gains(real: Floats, replaced: Floats, weight: Floats) -> Floats:
     return np.stack([spread * rank, spread**2 * variance])
 
 
-def p_values(gain: Floats) -> Floats:
-    """P-values from gains of held-out rows, [..., 2, rows] to [...].
+def z_values(gain: Floats) -> Floats:
+    """Z-values of gains of held-out rows, [..., 2, rows] to [...].
 
     Given the model and the other columns, an irrelevant column and its replacements are
     exchangeable in every row. So all ranks are equally probable, and the sum of gains has mean 0, a
     known variance, and is normal for many rows: the holdout randomization test (Tansey et al.,
-    2022). A column that no model reads has a p-value of 1.
+    2022). A column that no model reads has minus infinity.
     """
     total, variance = np.moveaxis(gain.sum(-1), -1, 0)
     real = variance > 1e-12
-    chance: Floats = np.where(real, ndtr(-total / np.sqrt(np.where(real, variance, 1.0))), 1.0)
+    values: Floats = np.where(real, total / np.sqrt(np.where(real, variance, 1.0)), -np.inf)
+    return values
+
+
+def p_values(gain: Floats) -> Floats:
+    """The same as p-values, 1 for a column that no model reads."""
+    chance: Floats = ndtr(-z_values(gain))
     return chance
 
 
@@ -98,15 +105,21 @@ def discoveries(p: Floats, rate: float) -> NDArray[np.bool_]:
 def probabilities(p: Floats) -> Floats:
     """Posterior probability that a hypothesis is not null, from its p-value.
 
-    The two-groups model: a share of the p-values is uniform, the others have the density
-    ``KAPPA * p ** (KAPPA - 1)``. The share is the one of highest likelihood, by EM.
+    The two-groups model (Efron, 2008) of z-values: null ones are standard normal, the others normal
+    with a mean and a variance of at least 1. EM finds both and the share of the others, with
+    :data:`SEEN` z-values of mean and variance :data:`EXPECTED` before any. A higher z-value never
+    has a lower probability: where the odds would rise again to the left, they stay.
     """
-    factor = KAPPA * np.clip(p, 1e-300, 1.0) ** (KAPPA - 1)
-    share = min(0.5, 1 / len(factor))
-    chance = factor
+    values = np.clip(-ndtri(p), -40.0, 40.0)
+    share, mean, variance = min(0.5, 1 / len(values)), EXPECTED, EXPECTED
+    chance = np.zeros(len(values))
     for _ in range(100):
-        odds = factor * share / (1 - share)
-        chance = odds / (1 + odds)
-        share = float(np.clip(chance.mean(), 0.5 / len(factor), 0.9))
-    probability: Floats = chance
-    return probability
+        z = np.maximum(values, -mean / max(variance - 1, 0.01))
+        gain = (z**2 - (z - mean) ** 2 / variance - math.log(variance)) / 2
+        chance = expit(gain + math.log(share / (1 - share)))
+        share = float(np.clip(chance.mean(), 0.5 / len(z), 0.9))
+        size = float(chance.sum()) + SEEN
+        mean = (float(chance @ z) + SEEN * EXPECTED) / size
+        around = float(chance @ (z - mean) ** 2) + SEEN * ((EXPECTED - mean) ** 2 + EXPECTED)
+        variance = max(1.0, around / size)
+    return chance

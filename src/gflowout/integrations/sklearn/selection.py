@@ -115,7 +115,10 @@ def train(
     table: Table, setup: Setup, held_out: NDArray[np.bool_], schedule: Schedule, seed: int,
     report: Callable[[int], None],
 ) -> Result:  # fmt: skip
-    """Train chains on scaled rows; each holds some rows out, [chains, rows] of bool."""
+    """Train chains on scaled rows; each holds some rows out, [chains, rows] of bool.
+
+    If it is interrupted, chains of the settings that are done are the result, if there are any.
+    """
     generator = torch.Generator().manual_seed(seed)
     y = targets(table, setup.kind)
     rows = _rows(table, setup.kind)
@@ -147,7 +150,12 @@ def train(
         prior = torch.from_numpy(_prior(name, setup, len(table))[chosen]).float()
         pace = replace(schedule, lr=schedule.lr * (1 if name in ("linear", "dense") else FASTER))
         training = Training(stack, rows, torch.from_numpy(held_out[own]), prior, pace, generator)
-        training.run()
+        try:
+            training.run()
+        except KeyboardInterrupt:
+            if own[0] == 0:  # the first setting
+                raise
+            break
         for number, chain in enumerate(own):
             stacks[chain], candidates[chain] = stack.part([number]), chosen[number]
             for half, tested in zip(crossed, training.crossed, strict=True):
@@ -156,7 +164,11 @@ def train(
             looks[chain] = training.best_look[number]
         report(len(own))
     every, even, odd = ([s for s in part if s] for part in (stacks, *crossed))
-    return Result(every, candidates, held_out, histories, looks, setting, (even, odd))
+    done = [chain for chain in range(chains) if stacks[chain]]
+    return Result(
+        every, [candidates[c] for c in done], held_out[done], [histories[c] for c in done],
+        [looks[c] for c in done], [setting[c] for c in done], (even, odd),
+    )  # fmt: skip
 
 
 def _scores(
@@ -291,7 +303,8 @@ def test(table: Table, setup: Setup, whole: Result, seed: int) -> Tests:
         fit = densities(result.stacks[chain], rows, [places[chain]], masks[chain])[0]
         base[number, places[chain].numpy()] = fit.numpy()
     judged = np.flatnonzero(~np.isnan(base).all(0))
-    real = _mean(base, weights[used])[judged]
+    base = base[:, judged]  # few of many rows
+    real = _mean(base, weights[used])
     conditional = controls.Conditional(table.x)
     rng = np.random.RandomState(seed)
 
@@ -312,8 +325,9 @@ def test(table: Table, setup: Setup, whole: Result, seed: int) -> Tests:
                 many = Rows(x, rows.y[place].repeat(draws, 1), rows.weight[place], rows.kind)
                 everything = torch.arange(len(x))
                 fit = densities(result.stacks[chain], many, [everything], masks[chain])[0]
-                replaced[:, number, place.numpy()] = fit.view(draws, -1).numpy()
-            mixed = np.stack([_mean(one, weights[used]) for one in replaced])[:, judged]
+                seat = np.searchsorted(judged, place.numpy())
+                replaced[:, number, seat] = fit.view(draws, -1).numpy()
+            mixed = np.stack([_mean(one, weights[used]) for one in replaced])
             gain = controls.gains(real, mixed, table.weight[judged])
             if controls.p_values(gain) > DOUBT:
                 break
@@ -360,19 +374,17 @@ def inclusion(
 ) -> Inclusion:
     """Masks whose rates are the probabilities that units and clusters are needed.
 
-    One chain of masks for every fold of rows, which is left out of the tests: how much they differ
-    shows how much the answer depends on the rows. A cluster is needed with the probability of its
-    test, a unit in it with that of its own. If the cluster is needed and none of its units is, one
-    of them is drawn: half of the time any, else in proportion to the keep rates ``keep``, [units].
+    One chain of masks for every fold of rows: how much they differ shows how much the answer
+    depends on the rows. A cluster is needed with the probability of its test, a unit in it with
+    that of its own. If the cluster is needed and none of its units is, one of them is drawn: half
+    of the time any, else in proportion to the keep rates ``keep``, [units].
     """
     rng = np.random.RandomState(seed)
-    folds = np.unique(tests.fold)
-    masks = np.zeros((len(folds), DRAWN, 1, len(setup.unit)), dtype=np.float32)
+    by_unit, by_cluster = (_by_fold(gain, tests.fold) for gain in (tests.units, tests.clusters))
+    masks = np.zeros((len(by_unit), DRAWN, 1, len(setup.unit)), dtype=np.float32)
     masks[..., setup.unit < 0] = 1
-    for number, fold in enumerate(folds):
-        rest = tests.fold != fold if len(folds) > 1 else np.ones(len(tests.fold), dtype=bool)
-        unit = controls.probabilities(controls.p_values(tests.units[..., rest]))
-        group = controls.probabilities(controls.p_values(tests.clusters[..., rest]))
+    for number in range(len(masks)):
+        unit, group = by_unit[number], by_cluster[number]
         kept = np.zeros((DRAWN, setup.units), dtype=bool)
         for chance, own in zip(group, tests.members, strict=True):
             needed = rng.uniform(size=DRAWN) < max(chance, float(unit[own].max()))
@@ -385,8 +397,30 @@ def inclusion(
             kept[:, own] = drawn & needed[:, None]
         masked = setup.unit >= 0
         masks[number, :, 0, masked] = kept[:, setup.unit[masked]].T
-    together = [setup.columns(own) for own in tests.members if len(own) > 1]
-    return Inclusion(torch.from_numpy(masks), names=names, similar=together)
+    several = [number for number, own in enumerate(tests.members) if len(own) > 1]
+    together = [setup.columns(tests.members[number]) for number in several]
+    z = np.append(controls.z_values(tests.units), np.inf)[setup.unit]  # the last of those that stay
+    gains = np.append(z, controls.z_values(tests.clusters)[several])
+    return Inclusion(torch.from_numpy(masks), names=names, similar=together, gains=gains.tolist())
+
+
+def _by_fold(gain: Floats, fold: Ints) -> Floats:
+    """Probabilities that sets are needed, one row for each fold, [folds, sets].
+
+    Their mean is the probability by all rows. They differ as those without each fold do, or less
+    where these would leave 0 to 1.
+    """
+    whole = controls.probabilities(controls.p_values(gain))
+    folds = np.unique(fold)
+    if len(folds) == 1:
+        return whole[None]
+    left = np.stack([
+        controls.probabilities(controls.p_values(gain[..., fold != number])) for number in folds
+    ])  # fmt: skip
+    shift = left - left.mean(0)
+    room = np.where(shift > 0, 1 - whole, whole) / np.maximum(np.abs(shift), 1e-12)
+    moved: Floats = whole + shift * np.minimum(room.min(0), 1)
+    return moved.clip(0, 1)
 
 
 DRAWN = 400

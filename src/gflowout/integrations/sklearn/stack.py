@@ -21,6 +21,7 @@ AT_A_TIME = 4096  # rows of a pass
 FLIP_ROWS = 1000  # training rows on which flips of units are scored
 LOOK_ROWS = 2000  # held-out rows of a chain that are scored at a look
 LOOK_DRAWS = 16
+LEAST_VARIANCE = 1e-4  # of the noise at the start
 WARM = 20  # steps in which the learning rate rises
 MOST_LOG_ODDS = 8.0
 
@@ -233,6 +234,8 @@ class Training:
     def run(self) -> None:
         """Train until no chain has been better for some looks."""
         stack, schedule = self.stack, self.schedule
+        if self.rows.kind == "gaussian":
+            self._start_noise()
         tensors = stack.tensors()
         for tensor in tensors[:-1]:
             tensor.requires_grad_(True)
@@ -277,6 +280,22 @@ class Training:
         for tensor, state in zip(tensors, self.best_state[0], strict=True):
             tensor.requires_grad_(False).copy_(state)
         self.crossed = [stack.at(state) for state in self.best_state[1:]]
+
+    @torch.no_grad()
+    def _start_noise(self) -> None:
+        """Start the noise at the variance of the errors that each chain makes in its own rows.
+
+        A chain that is best after a few steps has learned its noise by then, too.
+        """
+        generator = self.look_masks.manual_seed(self.seed)
+        some = torch.randperm(len(self.rows.x), generator=generator)[:FLIP_ROWS]
+        rows, weight = self.rows.take(some), self.trained[:, some]
+        masks = self.stack.draw(LOOK_DRAWS, generator)
+        out = self.stack.forward(self.stack.inputs(rows.x), masks)
+        errors = (out - rows.y).square().mean(1)
+        share = weight / weight.sum(1, keepdim=True).clamp(min=1e-9)
+        variance = (share[..., None] * errors).sum(1)
+        self.stack.log_variance[:, 0, 0] = variance.clamp(min=LEAST_VARIANCE).log()
 
     def _look(self, loss: Tensor) -> None:
         """Score all chains on their held-out rows; the masks are the same at all looks."""
