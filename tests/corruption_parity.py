@@ -37,7 +37,7 @@ class Difference:
         mean: Mean absolute difference, same drawn numbers.
         equal: Share of pixels that are equal, same drawn numbers.
         means: Mean grey level of the oracle and of ours, with numbers of our own.
-        stds: Standard deviation likewise.
+        stds: Standard deviation of the grey levels of the oracle and of ours.
     """
 
     largest: int

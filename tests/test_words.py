@@ -20,6 +20,9 @@ WORDS = {
     "mask meets": "is broadcast; is applied",
     "masks meet": "are broadcast; are applied",
     "suits the place": "say which option is for what",
+    "buys nothing": "has no advantage",
+    "begun with": "started with",
+    "told best from": "is best at detecting",
     "memory beyond which": "stop a run that uses more than",
     "likewise": "repeat what is meant",
     "knows nothing": "say what it does",
@@ -52,9 +55,14 @@ NAMES = {"each", "found", "held", "lay", "made", "put_off", "told"}
 
 
 def files() -> Iterator[Path]:
-    """All that users read: README, pages, and code with its docstrings and messages."""
-    yield ROOT / "README.md"
-    for folder, endings in (("docs", "md"), ("src", "py toml jinja js")):
+    """All that users read: README, pages, examples, and code with its docstrings and messages."""
+    yield from (ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))
+    for folder, endings in (
+        ("docs", "md py"),
+        ("examples", "py ipynb"),
+        ("src", "py toml jinja js"),
+        ("tools", "py"),
+    ):
         for ending in endings.split():
             yield from sorted((ROOT / folder).rglob(f"*.{ending}"))
 

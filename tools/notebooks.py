@@ -1,6 +1,6 @@
 """Run the notebooks in ``examples`` and write their outputs: ``python tools/notebooks.py [NAME]``.
 
-Cells run in this process, one after the other; what they print and the figures they leave open are
+Cells run in this process, one after the other; what they print and the plots they leave open are
 their outputs. No Jupyter is needed.
 """
 

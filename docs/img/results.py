@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def table(records: list) -> str:
-    """Markdown: a line per method; in brackets the paper's own figures."""
+    """Markdown: a line per method; in brackets the paper's own numbers."""
     lines = ["| method | " + " | ".join(column[0] for column in COLUMNS) + " |",
              "|---|" + "---|" * len(COLUMNS)]  # fmt: skip
     counts: dict[str, set[int]] = {}

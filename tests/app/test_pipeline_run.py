@@ -121,7 +121,9 @@ class TestTrain:
             "fit.lr was 0.01, is 0.5", "method.options.beta was None, is 0.5"
         ]  # fmt: skip
         smaller = sources.load(with_changes(config, {"data.limit": 100}).data, 0)
-        with pytest.raises(DataError, match="the data are not those that this run was begun with"):
+        with pytest.raises(
+            DataError, match="the data differ from those that this run started with"
+        ):
             run.train(config, trained.folder, progress=False, task=smaller)
 
     def test_starting_anew(self, config, tmp_path: Path):
@@ -402,7 +404,7 @@ class TestWork:
     def test_a_run_must_agree_with_its_options(self, config, tmp_path: Path):
         from gflowout.runs import Context
 
-        with pytest.raises(ValueError, match="the run says seed 3, its options 0"):
+        with pytest.raises(ValueError, match="seed is 3 in the run, and 0 in its options"):
             run.work(Run("s", "gflowout", "mnist", 3, flat(config)), Context(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""The benchmark runs and writes every figure; what the figures are is not tested here."""
+"""The benchmark runs and writes every figure; their values are not tested here."""
 
 import json
 import time
@@ -309,7 +309,7 @@ def test_resuming_redoes_nothing(
     [
         ("no JSON", "is no file of this benchmark"),
         ("[]", "is no file of this benchmark"),
-        ('{"format": 1, "tables": {}}', "its format is another: 1 and not 2"),
+        ('{"format": 1, "tables": {}}', "its format is 1, that of this run is 2"),
     ],
 )
 def test_what_cannot_be_resumed(tmp_path: Path, content: str, words: str) -> None:

@@ -225,7 +225,7 @@ def test_set_goes_before_the_file_and_metrics_can_be_chosen(tmp_path):
     assert "valid/nll" not in head
     wrong = gflowout("report", out, "--metric", "test/nl", code=2)
     assert "metric must be one of valid/nll, test/nll, got 'test/nl'; did you mean 'test" in wrong
-    assert "seed is for the study file" in gflowout(*arguments, "--set", "seed=3", code=2)
+    assert "seed is a list in the study file" in gflowout(*arguments, "--set", "seed=3", code=2)
     assert "fit.lr: '[' is not YAML" in gflowout(*arguments, "--set", "fit.lr=[", code=2)
     assert "must be key=value" in gflowout(*arguments, "--set", "seed", code=2)
 

@@ -343,7 +343,7 @@ def test_the_list_says_what_studies_ask_and_their_sizes():
         (["all", "--preset", "cpu", "--data", "svhn", "--seeds", "3"],
          "no run has these --methods, --data and --seeds together"),
         (["whole", "--preset", "cpu", "--methods", "mc"],
-         "--methods: this study has no choice of them, got mc"),
+         "--methods must be left out: this study does all of them in one run, got mc"),
         (["good", "--preset", "cpu", "--seeds", "a"], "--seeds must be numbers such as 0,1,2"),
         (["x.yaml", "--preset", "cpu"], "--preset is for studies of the paper"),
         (["x.yaml", "--methods", "mc"], "--methods is for studies of the paper"),

@@ -578,7 +578,7 @@ class TestPredict:
                                    atol=1e-9)  # fmt: skip
         assert found.prediction.tolist() == [str(c) for c in pred.mean.argmax(-1).tolist()]
         unsure = found.file[found.mutual_information.argmax()]
-        assert f"most unsure by mutual_information, file: {unsure} (" in result.stdout
+        assert f"least certain by mutual_information, file: {unsure} (" in result.stdout
 
     def test_several_images_by_name(self, digits: Path, tmp_path: Path):
         for name in ("b.png", "a.png"):

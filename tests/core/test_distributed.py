@@ -120,7 +120,7 @@ def test_without_common_evidence_the_loss_is_another(ranks: list[dict[str, Any]]
 
 
 def test_evidence_counts_examples_and_not_ranks(ranks: list[dict[str, Any]]) -> None:
-    """Without a weight of the loss, parts of unequal size still train the posterior rightly."""
+    """Without a weight of the loss, parts of unequal size still train the posterior correctly."""
     expected = work.gradients("id-gflowout")
     generators = [key for key in expected if key.startswith("method.")]
     backbone = [key for key in expected if key.startswith("backbone.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from typing import Any
@@ -737,7 +738,7 @@ def test_labels_in_the_wrong_place_are_explained() -> None:
         model.predict(X, y=Y)
     with pytest.raises(TypeError) as raised:
         model(X, Y)
-    assert "labels go in by keyword" in "".join(raised.value.__notes__)
+    assert "labels are passed by keyword" in "".join(raised.value.__notes__)
 
 
 @pytest.mark.parametrize("axis", [1.0, "a", True])
@@ -836,3 +837,17 @@ def test_of_many_layers_a_message_suggests_a_few() -> None:
     assert "'layers.7'] (there are 6) to mask" in str(caught.value)
     with pytest.raises(ValueError, match=r"name submodules .* or 'input'"):
         wrapped(backbone=Plain(nn.Flatten()), sites=None)
+
+
+def test_losses_say_which_part_is_the_tensor() -> None:
+    losses = wrapped("mc")(X, y=Y)
+    with pytest.raises(AttributeError, match=r"no attribute 'backward': use losses\.total\.backwa"):
+        losses.backward()
+    with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
+        losses.nonsense  # noqa: B018
+    assert copy.copy(losses).total is losses.total
+
+
+def test_an_example_of_another_type_names_the_weights() -> None:
+    with pytest.raises(ValueError, match=r"its weights are torch\.float32, so convert \w+ to it"):
+        wrapped("mc", example=(X.double(),))

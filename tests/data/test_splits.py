@@ -171,6 +171,6 @@ def test_errors_name_the_argument(
 
 
 def test_a_share_that_is_no_point_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"a share of 0\.1 of n=3 is no point at all"):
+    with pytest.raises(ValueError, match=r"a share of 0\.1 of n=3 points holds no point"):
         split(3, (0.9, 0.1), seed=0)
     assert [len(part) for part in split(3, (1.0, 0.0), seed=0)] == [3, 0]

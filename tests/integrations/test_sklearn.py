@@ -509,7 +509,7 @@ def test_groups_of_imputers(kind: type, empty: bool) -> None:
 def test_groups_of_mixed_columns_are_for_the_user(step) -> None:
     frame, _ = mixed()
     chain = make_pipeline(OneHotEncoder(sparse_output=False), step).fit(frame[["ward", "sex"]])
-    wanted = f"cannot tell which columns {type(step).__name__} mixes; give groups yourself"
+    wanted = f"which columns {type(step).__name__} mixes is unknown: give groups yourself"
     with pytest.raises(ValueError, match=wanted):
         one_hot_groups(chain)
     with pytest.raises(NotFittedError):

@@ -128,7 +128,7 @@ def test_errors_name_the_column(fitted) -> None:
     frame, y, est = fitted
     with pytest.raises(TypeError, match="X must be a DataFrame with the columns of fit"):
         est.predict(np.zeros((2, 6)))
-    with pytest.raises(ValueError, match="column 'dose' held numbers in fit"):
+    with pytest.raises(ValueError, match="column 'dose' must hold numbers, as in fit"):
         est.predict(frame.assign(dose="high"))
     with pytest.raises(ValueError, match="dates or times in the column 'day'"):
         clone(est).fit(frame.assign(day=pd.Timestamp("2020-01-01")), y)

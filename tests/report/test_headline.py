@@ -58,8 +58,8 @@ def test_numbers_are_paired_differences_in_percent_with_holm_over_the_panel(reco
 
 def test_the_answer_counts_what_is_significant(records):
     assert headline.headline(records).answer == (
-        "With masks on hidden units GFlowOut has a lower NLL than tuned MC dropout on 0 of 5 "
-        "problems and a higher one on 1 (Deep ensemble: on 5)."
+        "On hidden units, no: GFlowOut has a lower NLL than tuned MC dropout on 0 of 5 problems "
+        "and a higher one on 1 (deep ensemble: on 5)."
     )
     alone = [record for record in records if record["method"] != "ensemble"]
     assert headline.headline(alone).answer.endswith("and a higher one on 1.")
@@ -85,9 +85,9 @@ def test_page_and_document_begin_with_the_answer(records):
     report = build.Report([part], headline=headline.headline(records))
     page, text = html.page(report), markdown.document(report)
     start = page[page.index("<h1>") :]
-    assert start.startswith(f'<h1>{headline.QUESTION}</h1>\n<p class="lead"><b>With masks on')
+    assert start.startswith(f'<h1>{headline.QUESTION}</h1>\n<p class="lead"><b>On hidden units, no')
     assert start.index("on 0 of 5") < start.index('class="forest"') < start.index("<section id=")
-    assert text.startswith(f"# Results\n\n**{headline.QUESTION}** With masks on")
+    assert text.startswith(f"# Results\n\n**{headline.QUESTION}** On hidden units, no")
     places = re.findall(r"(?:left|width):([-\d.]+)%", page[page.index('class="forest"') :])
     assert len(places) > 20
     assert all(-0.01 <= float(place) <= 100.01 for place in places)

@@ -475,7 +475,7 @@ def test_the_page_says_what_the_report_says(page):
         "On rotated digits GFlowOut is better than MC dropout",
         "Of 3 claims of the paper: 1 reproduced 1 not reproduced 1 not testable here",
         "Numbers of the paper",
-        "Mean ± standard error over 9 runs. Bold: best, the paper's rows apart.",
+        "Mean ± standard error over 9 runs. Bold: best of our rows, and best of the paper's.",
         "torch 2.13.0 and 2.13.1",
         "gflowout study run robustness --preset cpu --out results/cpu",
         "176 done, 54 of them to tune; 1 failed and are left out; 3:25:46 of computing",

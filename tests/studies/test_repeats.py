@@ -1,4 +1,4 @@
-"""Whether runs of two folders have the same figures: ``gflowout study compare``."""
+"""Whether runs of two folders have the same numbers: ``gflowout study compare``."""
 
 from __future__ import annotations
 

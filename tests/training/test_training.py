@@ -646,8 +646,13 @@ class Endless(torch.utils.data.IterableDataset):
             TypeError,
             "train must be an iterable .* iterated repeatedly",
         ),
-        ([], None, ValueError, "train has no batches"),
-        ([(torch.zeros(2, 6), torch.zeros(2).long())], [], ValueError, "valid has no batches"),
+        ([], None, ValueError, "train must hold at least one batch"),
+        (
+            [(torch.zeros(2, 6), torch.zeros(2).long())],
+            [],
+            ValueError,
+            "valid must hold at least one batch",
+        ),
         (3, None, TypeError, "train must be an iterable of batches .* got int"),
         (
             DataLoader(Endless()),

@@ -160,7 +160,9 @@ def evaluate(
     if (rotate or corrupt) and not isinstance(problem.inputs, Images):
         raise ConfigError(["rotations and corruptions are for images, the data are a table"])
     if ood and target.likelihood == "gaussian":
-        raise ConfigError(["telling data apart by uncertainty is for classes, not for numbers"])
+        raise ConfigError(
+            ["--ood compares scores of classes, and the labels of this run are numbers"]
+        )
 
     def answers_for(what: str, examples: Part) -> Answers:
         batches = watch(what, examples.batches(problem, BATCH))

@@ -188,7 +188,9 @@ def work(run: Run, context: Context) -> Result:
     defaults = {"method.name": run.method, "data.source": run.data, "seed": run.seed}
     for key in ("method.name", "seed"):
         if options.get(key, defaults[key]) != defaults[key]:
-            raise ValueError(f"the run says {key} {defaults[key]!r}, its options {options[key]!r}")
+            raise ValueError(
+                f"{key} is {defaults[key]!r} in the run, and {options[key]!r} in its options"
+            )
     settings = config.from_flat(defaults | options)
     trained = train(settings, context.folder, progress=False, report=context.progress)
     assert trained.result is not None
@@ -226,8 +228,8 @@ def _prepare(folder: Path, settings: Config, task: Task) -> None:
     path = folder / PREPROCESS
     if path.is_file() and _prepared(path)[1] != task.fingerprints:
         raise DataError(
-            f"{folder}: the data are not those that this run was begun with; take another folder, "
-            "or start anew with --restart"
+            f"{folder}: the data differ from those that this run started with; take another "
+            "folder, or start anew with --restart"
         )
     content = {**task.problem.to_dict(), "fingerprints": task.fingerprints}
     write_text(path, json.dumps(content, indent=1))

@@ -203,7 +203,8 @@ def _kept(out: Path, record: dict[str, Any], everything: Sequence[Table]) -> dic
     for key, value in record.items():
         if earlier.get(key) != value:
             raise ValueError(
-                f"{out} cannot be resumed, its {key} is another: {earlier.get(key)} and not {value}"
+                f"{out} cannot be resumed: its {key} is {earlier.get(key)}, that of this run is "
+                f"{value}"
             )
     kinds = {table.name: (table.title, table.repeats) for table in everything}
     return {

@@ -106,7 +106,7 @@ def compare(
             rows.append([group.study, group.data, *numbers, group.metric, group.run])
         echo(aligned(rows))
         if any(group.machines for group in groups):
-            typer.echo("Some runs were on another kind of processor, which may round otherwise.")
+            typer.echo("Some runs were on another kind of processor, which may round differently.")
         parts = [f"Done in one folder alone: {len(mine - theirs)} and {len(theirs - mine)} runs"]
         for folder, ids in zip(folders, (mine, theirs), strict=True):
             failed = {record["id"] for record in read(folder, "failed")} - ids

@@ -248,7 +248,7 @@ def run(
             }  # fmt: skip
             for option, value in given.items():
                 if value is not None:
-                    raise ValueError(f"{option} is for studies of the paper; a file says it itself")
+                    raise ValueError(f"{option} is for studies of the paper: write it into {study}")
             code = study_runs.run_file(Path(study), out, data_dir, set_, dry_run, how)
         else:
             if set_:

@@ -90,7 +90,7 @@ def show_scores(trained: Trained, facts: dict[str, Any], scores: dict[str, float
         tables["ood" if slash else "parts"].setdefault(row, {})[metric] = value
     _print_table(["data"], tables["parts"])
     if tables["ood"]:
-        typer.echo(f"\ntold from {facts['part']} by uncertainty:")
+        typer.echo(f"\nother data against {facts['part']}, detected by uncertainty:")
         _print_table(["data", "score"], tables["ood"])
 
 
@@ -121,7 +121,7 @@ def show_predictions(frame: Any, notes: Iterable[str], out: Path) -> None:
     unsure = frame.nlargest(3, score)
     pairs = zip(unsure[label], unsure[score], strict=True)
     listed = ", ".join(f"{name} ({value:.3g})" for name, value in pairs)
-    typer.echo(f"most unsure by {score}, {label}: {listed}")
+    typer.echo(f"least certain by {score}, {label}: {listed}")
 
 
 def _columns(frame: Any) -> str:

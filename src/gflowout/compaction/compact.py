@@ -179,7 +179,8 @@ def _random_call(model: MaskedModel) -> dict[str, Any]:
     for path, shape in spec.shapes.items():
         if not path.isidentifier():
             raise ValueError(
-                f"example must be given: argument {path!r} is inside another one, or has no name"
+                f"example must be given: no input can be made up for argument {path!r}, which is "
+                "inside another one or has no name"
             )
         if spec.floating[path]:
             values[path] = torch.randn(shape, generator=generator).to(like)
@@ -319,7 +320,7 @@ def _folds(evidence: Evidence, site: Site, multiplier: Tensor) -> Iterator[Slice
     """Where the factors of kept units may go: the weights of one module that writes or reads them.
 
     Or those of all parts of one, as of a layer with an adapter. Slices are taken to be in the order
-    of the units; if they are not, the output will tell.
+    of the units; if they are not, the outputs differ later.
     """
     scaled = (multiplier != 0) & (multiplier != 1)
     if not bool(scaled.any()):

@@ -297,7 +297,8 @@ def real_positions(name: str, given: Tensor, batch: int | None) -> Tensor:
     if given.is_floating_point() and bool((given < 0).any()):
         raise ValueError(
             f"argument {name!r}, which padding names, must be 0 for padding and 1 for real "
-            f"positions, got values down to {float(given.min()):g}: a mask that is added to scores?"
+            f"positions, got values down to {float(given.min()):g}: is it a mask that is added to "
+            "attention scores?"
         )
     return given != 0
 

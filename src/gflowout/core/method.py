@@ -10,7 +10,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,13 @@ class Losses:
         )
         return f"Losses({parts}, masks at {text.counted(len(self.masks), 'site')})"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to use if the losses are taken for a tensor."""
+            hint = f": use losses.total.{name}" if hasattr(Tensor, name) else ""
+            raise AttributeError(f"Losses has no attribute {name!r}{hint}")
+
 
 _DRAWS, _AT_A_TIME = 1000, 100
 """Masks that :meth:`Method.keep_probabilities` draws, and how many of them at a time."""
@@ -161,9 +168,9 @@ class Method(nn.Module):
         mixed = [site.name for site in sites if site.folded == "batch"]
         if mixed and not self.shares_masks:
             raise ValueError(
-                f"site {mixed[0]!r} has no axis before the units that is the batch, nor the same "
-                "number of rows for one example after the other, and method "
-                f"{self.name!r} draws a mask for each example. Name a submodule whose output "
+                f"the output of site {mixed[0]!r} has no batch axis: neither is an axis before the "
+                "units the batch, nor are its rows those of one example after the other. Method "
+                f"{self.name!r} draws a mask for each example, so name a submodule whose output "
                 "starts with the batch (reshape in a submodule of its own, such as nn.Unflatten, "
                 'or an nn.Identity after it), or take masks that all examples share: "id-gflowout" '
                 'with draws above 1 and no group_size, "masksembles", or "gates" with shared=True'
@@ -249,8 +256,8 @@ class Method(nn.Module):
         if torch.is_grad_enabled():
             raise ValueError(
                 "train_size was not given: masks that all examples share, and rates that they "
-                f"learn together, need the number of training examples, which a batch of {batch} "
-                "does not tell. Pass train_size=len(train_set) to gfo.wrap, or call "
+                "learn together, need the number of training examples, which is unknown in a "
+                f"batch of {batch}. Pass train_size=len(train_set) to gfo.wrap, or call "
                 "model.set_options(train_size=...); gfo.fit counts them itself"
             )
         warnings.warn(

@@ -116,7 +116,7 @@ def regression(
 
 
 def detection(known: Tensor, unknown: Tensor) -> dict[str, float]:
-    """How well a score tells unknown inputs, which should have more of it, from known ones.
+    """How well a score detects unknown inputs, which should have more of it, among known ones.
 
     ``auroc``; ``aupr``, the average precision for unknown inputs; ``fpr95``, the share of known
     inputs that are taken for unknown when 95 % of the unknown ones are found. NaN if the score

@@ -135,7 +135,14 @@ def run_example(call: Call, names: Mapping[str, Units], idle: bool = False) -> t
         shapes = ", ".join(
             f"{path}: {list(tensor.shape)} {tensor.dtype}" for path, tensor in call.tensors.items()
         )
-        raise ValueError(f"the backbone failed on `example` ({shapes}): {error}") from error
+        wanted = next((p.dtype for p in call.backbone.parameters() if p.is_floating_point()), None)
+        other = [
+            path
+            for path, tensor in call.tensors.items()
+            if wanted and tensor.is_floating_point() and tensor.dtype != wanted
+        ]
+        hint = f"; its weights are {wanted}, so convert {other[0]} to it" if other else ""
+        raise ValueError(f"the backbone failed on `example` ({shapes}): {error}{hint}") from error
     for name in names:
         runs = trace.runs.get(name, 0)
         if runs == 0 and not idle:

@@ -88,8 +88,8 @@ class Runner:
             if plain is None:
                 if "argument" in str(error):
                     error.add_note(
-                        "labels go in by keyword, model(x, y=labels), and into training passes "
-                        "only; all else is handed to the backbone"
+                        "labels are passed by keyword, model(x, y=labels), in training passes "
+                        "only; all other arguments go to the backbone"
                     )
                 raise
             raise plain from error

@@ -94,7 +94,7 @@ def _sizes(n: int, fractions: Any) -> list[int]:
     sizes = apportion(n, [*shares, max(left, 0.0) if left > 1e-9 else 0.0])[:-1]
     for share, size in zip(shares, sizes, strict=True):
         if share > 0 and not size:
-            raise ValueError(f"fractions: a share of {share:g} of n={n} is no point at all")
+            raise ValueError(f"fractions: a share of {share:g} of n={n} points holds no point")
     return sizes
 
 

@@ -188,7 +188,9 @@ class Vector(Fitted):
             optimizer.step(closure)  # type: ignore[no-untyped-call]
         self.weight, self.bias = log_weight.detach().exp(), bias.detach()
         if not bool(torch.isfinite(torch.cat((self.weight, self.bias))).all()):
-            raise RuntimeError("Vector did not converge: raise penalty")
+            raise RuntimeError(
+                f"Vector did not converge with penalty={self.penalty:g}: take a larger one"
+            )
         return self
 
     def __call__(self, pred: Predictive) -> Predictive:

@@ -287,8 +287,8 @@ def _check_order(own: type) -> None:
     for base in takewhile(lambda kind: kind is not MaskedMixin, own.__mro__):
         if not issubclass(base, MaskedMixin) and issubclass(base, lightning.LightningModule):
             raise TypeError(
-                f"MaskedMixin must come before {base.__name__}, whose steps would be taken instead "
-                f"of its own: class {own.__name__}(MaskedMixin, {base.__name__})"
+                f"MaskedMixin must come before {base.__name__} among the bases, or its steps would "
+                f"not be used: class {own.__name__}(MaskedMixin, {base.__name__})"
             )
 
 

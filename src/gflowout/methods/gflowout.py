@@ -421,5 +421,6 @@ class GFlowOut(Method):
 def _check_draws(trajectory: Trajectory, what: str) -> None:
     if trajectory.copies < 2:
         raise ValueError(
-            f"masks must have shape [draws, batch, units] with at least 2 draws for {what}"
+            f"masks must have shape [draws, batch, units] with at least 2 draws for {what}, got "
+            f"{trajectory.copies} draw"
         )

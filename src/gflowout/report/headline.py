@@ -156,20 +156,21 @@ def _picture(records: Sequence[Record], panel: Panel) -> Picture:
 
 
 def _words(picture: Picture) -> str:
-    """How often the arm of the answer is better or worse than the baseline, and its rival.
+    """The answer for one panel: yes, no or sometimes, and how often.
 
     Examples:
         >>> rows = {"a": {"gflowout": Difference(-2.0, -3.0, -1.0, "better")}}
         >>> _words(Picture(PANELS[1], rows))
-        'with masks on hidden units GFlowOut has a lower NLL than tuned MC dropout on 1 of 1
-        problem'
+        'on hidden units, yes: GFlowOut has a lower NLL than tuned MC dropout on 1 of 1 problem'
     """
     panel, counts = picture.panel, picture.counts(picture.panel.ours)
     rival = picture.counts(panel.rival)
+    better, total = counts["better"], counts.total()
+    answer = "no" if not better else "yes" if better == total else "sometimes"
     text = (
-        f"with masks on {panel.where} {SHOWN[panel.ours]} has a lower NLL than tuned MC dropout "
-        f"on {counts['better']} of {counted(counts.total(), 'problem')}"
+        f"on {panel.where}, {answer}: {SHOWN[panel.ours]} has a lower NLL than tuned MC dropout "
+        f"on {better} of {counted(total, 'problem')}"
     )
     if counts["worse"]:
         text += f" and a higher one on {counts['worse']}"
-    return f"{text} ({SHOWN[panel.rival]}: on {rival['better']})" if rival else text
+    return f"{text} ({SHOWN[panel.rival].lower()}: on {rival['better']})" if rival else text

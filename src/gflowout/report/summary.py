@@ -252,7 +252,9 @@ class Repeat:
     largest: float = 0.0  # difference of a number; infinite if only one of the two has it
     metric: str = ""  # name of that number; empty if there is no difference
     run: str = ""  # id of its run
-    machines: bool = False  # whether some were on two kinds of processor, which may round otherwise
+    machines: bool = (
+        False  # whether some were on two kinds of processor, which may round differently
+    )
 
 
 def repeats(

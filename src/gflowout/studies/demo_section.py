@@ -41,11 +41,7 @@ CARDS = 6
 """Digits on the page, the hardest."""
 SHOWN = "gflowout"
 """The method whose predictions are the first picture."""
-CONCLUDED = {
-    "nll": "Lowest NLL on test digits",
-    "rotated_nll": "Lowest NLL on rotated digits",
-    "auroc": "Photos told best from digits",
-}
+CONCLUDED = ("nll", "rotated_nll", "auroc")
 """Scores that the conclusion is about."""
 FEW = 10
 """Bins with fewer predictions are not drawn: their accuracy would be noise."""
@@ -135,7 +131,7 @@ def table(scores: Scores) -> content.Table:
 def best(scores: Scores, key: str) -> list[str]:
     """The method with the best mean, and then those that are not significantly different from it.
 
-    Differences are paired by seed, with Holm correction. With one seed only the best is told; none
+    Differences are paired by seed, with Holm correction. With one seed only the best is given; none
     where all are the same.
     """
     means = {name: mean_error(list(values[key]))[0] for name, values in scores.items()}
@@ -161,16 +157,20 @@ def conclusion(scores: Scores) -> str:
         >>> mc = {key: [0.5, 0.6, 0.7] for key in METRICS}
         >>> none = {key: [0.1, 0.2, 0.3] for key in METRICS}
         >>> conclusion({"mc": mc, "none": none})
-        'Lowest NLL on test digits: none. Lowest NLL on rotated digits: none. Photos told best from
-        digits: mc. Never significantly behind the best of the three: no method.'
+        '"none" has the lowest NLL on test and on rotated digits, and "mc" is best at detecting
+        photographs. Not significantly behind the best in any of the three: no method.'
     """
-    ranked = {key: best(scores, key) or list(scores) for key in CONCLUDED}
-    parts = [
-        f"{text}: {(best(scores, key) or ['no difference'])[0]}." for key, text in CONCLUDED.items()
+    ranked = {key: best(scores, key) for key in CONCLUDED}
+    test, rotated, photos = (f'"{names[0]}"' if names else "no method" for names in ranked.values())
+    where = "and" if rotated == test else f"digits, {rotated}"
+    every = [
+        f'"{name}"' for name in scores if all(name in names for names in ranked.values() if names)
     ]
-    every = [name for name in scores if all(name in names for names in ranked.values())]
-    last = f"Never significantly behind the best of the three: {', '.join(every) or 'no method'}."
-    return " ".join([*parts, last])
+    return (
+        f"{test} has the lowest NLL on test {where} on rotated digits, and {photos} is best at "
+        "detecting photographs. Not significantly behind the best in any of the three: "
+        f"{', '.join(every) or 'no method'}."
+    )
 
 
 def findings(scores: Scores, seeds: int) -> list[str]:
@@ -216,7 +216,12 @@ def _phrase(comparison: statistics.Comparison, column: Column) -> str:
 def describe(settings: Settings, seconds: float) -> list[str]:
     """What was measured, how, and with how many runs."""
     seeds, cores = counted(settings.seeds, "seed"), os.cpu_count()
-    values = {"draws": demo.DRAWS, "bins": BINS, "seeds": seeds, "epochs": settings.epochs}
+    values = {
+        "draws": demo.DRAWS,
+        "bins": BINS,
+        "seeds": seeds,
+        "epochs": counted(settings.epochs, "epoch"),
+    }
     lines = [line.format(**values, seconds=seconds, cores=cores) for line in TEXTS["notes"]]
     if settings.quick:
         lines.append(TEXTS["quick"])

@@ -194,9 +194,9 @@ def _findings(own: Sequence[Record], data: str) -> list[str]:
         )
     if bits is not None:
         random = _mean(own, data, "mc", "information/prediction")
-        beside = "" if random is None else f" (MC dropout: {random:.4f})"
+        beside = "" if random is None else f" (MC dropout: {random:z.4f})"
         lines.append(
-            f"{title}: a bit of GFlowOut's masks tells {bits:.4f} bits about the class in a "
+            f"{title}: a bit of GFlowOut's masks carries {bits:z.4f} bits about the class in a "
             f"prediction{beside}."
         )
     return lines

@@ -35,7 +35,7 @@ WITHIN = ("mahalanobis", "mahalanobis_first", "relative_mahalanobis")
 
 @images.after_training
 def work(run: Run, fitted: Fitted, context: Context) -> dict[str, Any]:
-    """How well each score tells test images from those of other data.
+    """How well each score detects images of other data among test images.
 
     Options: ``against``, names of other data, or paths; ``test``, images of each side at most.
     """

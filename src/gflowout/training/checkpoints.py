@@ -26,7 +26,7 @@ from gflowout.data.batches import Batches
 from gflowout.training.monitoring import TrainingWarning
 from gflowout.training.options import FitOptions
 
-RUN = "run.json"  # what the run of a folder was begun with
+RUN = "run.json"  # what the run of a folder started with
 HISTORY = "gflowout_history"  # key of a checkpoint with the numbers of every epoch
 MONITOR = "valid/nll"
 TABLE = "metrics.csv"

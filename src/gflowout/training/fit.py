@@ -187,7 +187,7 @@ def _check(
                 f"{name} must have a length, got {kind} without one ({error})"
             ) from error
         if not count:
-            raise ValueError(f"{name} has no batches")
+            raise ValueError(f"{name} must hold at least one batch, got none")
     if disagreement is not None:
         check_term(disagreement, model)
     require("lightning", extra="train", purpose="gflowout.training.fit")

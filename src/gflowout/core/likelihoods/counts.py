@@ -151,7 +151,7 @@ class NegativeBinomial(Spread):
 
 
 _LEAST = -16.0
-"""Log of a dispersion below which double precision would not tell it from none."""
+"""Log of a dispersion below which double precision would not distinguish it from none."""
 
 
 def _counts(likelihood: Likelihood, y: Tensor, values: bool) -> Tensor:

@@ -162,8 +162,8 @@ class KNN(Detector):
         for features, _ in stream:
             if self.normalize and features.shape[1] == 1:
                 raise ValueError(
-                    "normalize=True makes all features 1 or -1 where there is one of them: take "
-                    "normalize=False, or another layer"
+                    f"normalize=True makes the only feature of layer {self.layer or self.head!r} 1 "
+                    "or -1 in every row: take normalize=False, or another layer"
                 )
             reservoir.add(self._scaled(features))
         if len(reservoir.stored) < self.k:

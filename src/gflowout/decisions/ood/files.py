@@ -52,7 +52,10 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Detector:
             raise TypeError(f"head must be a name, got {detector.head!r}")
         _check_tensors(tensors, kind.AXES)
         if isinstance(detector, KNN) and len(tensors["stored"]) < detector.k:
-            raise ValueError(f"k is {detector.k} of {len(tensors['stored'])} rows")
+            raise ValueError(
+                f"k must be at most the {len(tensors['stored'])} rows that are kept, "
+                f"got {detector.k}"
+            )
     check_model(model, detector.draws)
     find_layer(model, detector.layer or str(detector.head))
     detector.state, detector.model = tensors, model

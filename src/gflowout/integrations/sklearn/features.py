@@ -209,4 +209,4 @@ def _by_names(transformer: Any) -> list[int]:
 
 def _mixed(transformer: Any) -> ValueError:
     name = type(transformer).__name__
-    return ValueError(f"cannot tell which columns {name} mixes; give groups yourself")
+    return ValueError(f"which columns {name} mixes is unknown: give groups yourself")

@@ -196,9 +196,9 @@ def _floats(column: Any) -> Floats:
     try:
         values = np.array([np.nan if v is None else v for v in _values(column)], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"X: column {column.name!r} held numbers in fit, and does not now") from (
-            error
-        )
+        raise ValueError(
+            f"X: column {column.name!r} must hold numbers, as in fit ({error})"
+        ) from error
     if np.isinf(values).any():
         raise ValueError(f"X: column {column.name!r} holds infinity")
     return values

@@ -194,7 +194,8 @@ class Table:
             parts.append("Bold: the best, and all that are not significantly different from it.")
         elif self.best:
             both = len({row.source for row in self.rows}) > 1
-            parts.append("Bold: best, the paper's rows apart." if both else "Bold: best.")
+            which = " of our rows, and best of the paper's" if both else ""
+            parts.append(f"Bold: best{which}.")
         return " ".join(parts)
 
     @property

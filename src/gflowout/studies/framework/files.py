@@ -59,7 +59,9 @@ def read_study(path: str | Path, overrides: Sequence[str] = ()) -> StudyFile:
         last = yamls.parse_overrides(overrides)
         for key in last:
             if key in _LISTED:
-                raise ConfigError([f"{key} is for the study file to list, got {last[key]!r}"])
+                raise ConfigError(
+                    [f"{key} is a list in the study file: change it there, got {last[key]!r}"]
+                )
         return _study(_load(path), path, last)
     except ConfigError as error:
         lines = [

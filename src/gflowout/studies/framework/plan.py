@@ -139,7 +139,10 @@ def check(part: Part, runs: Sequence[Run], prefix: str = "") -> None:
     ):
         for value in wanted or ():
             if value not in available and available == [WHOLE]:
-                raise ValueError(f"{prefix}{option}: this study has no choice of them, got {value}")
+                raise ValueError(
+                    f"{prefix}{option} must be left out: this study does all of them in one run, "
+                    f"got {value}"
+                )
             if value not in available:
                 names = [*map(str, available)]
                 near = checks.suggest(value, names) if isinstance(value, str) else ""
