@@ -199,6 +199,12 @@ class TestMetrics:
         one = {key: [1.0] for key in demo_section.METRICS}
         (line,) = demo_section.findings({"mc": one, "none": one}, 1)
         assert "cannot be judged" in line
+        other = {key: [2.0] for key in demo_section.METRICS}
+        said = demo_section.conclusion({"mc": one, "none": other})
+        assert said.startswith(
+            '"mc" has the lowest NLL on test and on rotated digits, and "none" is'
+        )
+        assert said.endswith("With one seed this may be chance.")
 
 
 class TestStudy:

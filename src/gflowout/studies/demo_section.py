@@ -166,9 +166,14 @@ def conclusion(scores: Scores) -> str:
     every = [
         f'"{name}"' for name in scores if all(name in names for names in ranked.values() if names)
     ]
-    return (
+    first = (
         f"{test} has the lowest NLL on test {where} on rotated digits, and {photos} is best at "
-        "detecting photographs. Not significantly behind the best in any of the three: "
+        "detecting photographs."
+    )
+    if len(next(iter(scores.values()))[CONCLUDED[0]]) == 1:
+        return f"{first} With one seed this may be chance."
+    return (
+        f"{first} Not significantly behind the best in any of the three: "
         f"{', '.join(every) or 'no method'}."
     )
 
