@@ -25,6 +25,8 @@ INK, PAPER = "#1b1b1b", "#fcfcfa"
 SHOWN = {  # arm: title, colour, marker
     "id-gflowout": ("ID-GFlowOut", "#d95f02", "o"),
     "gflowout": ("GFlowOut", "#2166ac", "D"),
+    "gflowout-bound": ("GFlowOut, marginal bound", "#00838f", "P"),
+    "cvae": ("CVAE", "#b8860b", "X"),
     "gates": ("stochastic gates", "#8e44ad", "v"),
     "boosting": ("gradient boosting", "#1b7837", "^"),
     "ensemble": ("five plain networks", "#7a7f87", "s"),
@@ -79,9 +81,9 @@ def table(records: list) -> str:
 
 
 def picture(records: list) -> None:
-    """One panel for masks on inputs, one for masks on hidden units."""
+    """A panel for labels with many parts, for masks on inputs and for masks on hidden units."""
     first = headline(records)
-    panels = {f"Masks on {made.panel.where}": made.rows for made in first.pictures} if first else {}
+    panels = {made.panel.where.capitalize(): made.rows for made in first.pictures} if first else {}
     heights = [len(rows) for rows in panels.values()]
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(8, 1.6 + 0.5 * sum(heights)), height_ratios=heights,

@@ -11,7 +11,7 @@ from gflowout.studies.framework.statistics import holm, paired
 from gflowout.studies.framework.study import STUDIES
 
 SEEDS = range(5)
-HIDDEN = headline.PANELS[1]
+PARTS, _, HIDDEN = headline.PANELS
 
 
 def value(arm, place, seed):
@@ -63,6 +63,24 @@ def test_the_answer_counts_what_is_significant(records):
     )
     alone = [record for record in records if record["method"] != "ensemble"]
     assert headline.headline(alone).answer.endswith("and a higher one on 1.")
+
+
+def test_a_log_likelihood_counts_as_its_negative():
+    problem = PARTS.problems[0]
+    records = [
+        {
+            "study": problem.study, "data": problem.data, "method": arm, "seed": seed,
+            "metrics": {problem.metric: -value("ensemble" if arm == PARTS.ours else arm, 1, seed)},
+        }
+        for arm, seed in product(("mc", PARTS.ours), SEEDS)
+    ]  # fmt: skip
+    first = headline.headline(records)
+    assert first.answer == (
+        "On labels with many parts, yes: GFlowOut with the marginal bound has a lower NLL than "
+        "tuned MC dropout on 1 of 1 problem."
+    )
+    (difference,) = first.pictures[0].rows[problem.label].values()
+    assert -25 < difference.low < difference.mean < difference.high < -15
 
 
 def test_nothing_is_said_where_nothing_can_be_compared(records):

@@ -32,6 +32,8 @@ BASELINE = "mc"
 SHOWN = {
     "id-gflowout": "ID-GFlowOut",
     "gflowout": "GFlowOut",
+    "gflowout-bound": "GFlowOut, marginal bound",
+    "cvae": "CVAE",
     "gates": "Stochastic gates",
     "boosting": "Gradient boosting",
     "ensemble": "Deep ensemble",
@@ -44,8 +46,9 @@ class Problem(NamedTuple):
 
     study: str
     data: str
-    metric: str  # an NLL
+    metric: str  # an NLL, or a log-likelihood with ``sign`` -1
     label: str
+    sign: int = 1
 
 
 class Panel(NamedTuple):
@@ -58,6 +61,14 @@ class Panel(NamedTuple):
 
 
 PANELS = (
+    Panel("labels with many parts", "gflowout-bound", "ensemble", (
+        Problem("joint", "digits", "test/joint", "lower halves of digits", -1),
+        Problem("joint", "drugs", "test/joint", "drugs of a patient", -1),
+        Problem("joint", "drugs-hospitals", "test/joint", "drugs, other hospitals", -1),
+        Problem("joint", "home-drugs", "test/joint", "drugs taken at home", -1),
+        Problem("joint", "tags", "test/joint", "tags that follow each other", -1),
+        Problem("joint", "arm", "test/joint", "angles of an arm", -1),
+    )),
     Panel("inputs", "id-gflowout", "gates", (
         Problem("features", "independent", "test/nll", "60 inputs, 5 matter"),
         Problem("features", "copies", "test/nll", "60 inputs with near-copies"),
@@ -140,9 +151,12 @@ def _picture(records: Sequence[Record], panel: Panel) -> Picture:
     rows: dict[str, dict[str, Difference]] = {problem.label: {} for problem in panel.problems}
     for arm in SHOWN:
         tests, units = dict[str, Comparison](), dict[str, float]()
-        for study, data, metric, label in panel.problems:
+        for study, data, metric, label, sign in panel.problems:
             own = [record for record in records if record["study"] == study]
-            base, ours = (by_seed(own, data, name, metric) for name in (BASELINE, arm))
+            base, ours = (
+                {seed: sign * value for seed, value in by_seed(own, data, name, metric).items()}
+                for name in (BASELINE, arm)
+            )
             common = [base[seed] for seed in base if seed in ours]
             test = pair(ours, base, "low")
             if test.verdict != "not comparable":
@@ -160,15 +174,16 @@ def _words(picture: Picture) -> str:
 
     Examples:
         >>> rows = {"a": {"gflowout": Difference(-2.0, -3.0, -1.0, "better")}}
-        >>> _words(Picture(PANELS[1], rows))
+        >>> _words(Picture(PANELS[2], rows))
         'on hidden units, yes: GFlowOut has a lower NLL than tuned MC dropout on 1 of 1 problem'
     """
     panel, counts = picture.panel, picture.counts(picture.panel.ours)
     rival = picture.counts(panel.rival)
     better, total = counts["better"], counts.total()
     answer = "no" if not better else "yes" if better == total else "sometimes"
+    ours = SHOWN[panel.ours].replace(", ", " with the ")
     text = (
-        f"on {panel.where}, {answer}: {SHOWN[panel.ours]} has a lower NLL than tuned MC dropout "
+        f"on {panel.where}, {answer}: {ours} has a lower NLL than tuned MC dropout "
         f"on {better} of {counted(total, 'problem')}"
     )
     if counts["worse"]:
