@@ -91,8 +91,14 @@ def picture(records: list) -> None:
     )  # fmt: skip
     for axis, (title, rows) in zip(axes[:, 0], panels.items(), strict=True):
         draw(axis, title, rows)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    entries = {}
+    for axis in axes[:, 0]:
+        entries |= {
+            name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside upper center", ncols=3, frameon=False
+    )
     figure.supxlabel(
         "test NLL less that of tuned MC dropout, in % of it (left is better)", fontsize=10
     )
@@ -105,9 +111,11 @@ def draw(axis: plt.Axes, title: str, rows: dict) -> None:
     axis.set_title(title, loc="left", fontsize=10, color=INK)
     axis.axvline(0, color=INK, linewidth=0.8)
     axis.text(0, 1.0, " MC dropout", transform=axis.get_xaxis_transform(), fontsize=8, va="bottom")
-    for number, (arm, (label, colour, marker)) in enumerate(SHOWN.items()):
+    arms = [arm for arm in SHOWN if any(arm in row for row in rows.values())]
+    for number, arm in enumerate(arms):
+        label, colour, marker = SHOWN[arm]
         there = [(place, row[arm]) for place, row in enumerate(rows.values()) if arm in row]
-        heights = [place + 0.15 * (number - (len(SHOWN) - 1) / 2) for place, _ in there]
+        heights = [place + 0.75 * ((number + 0.5) / len(arms) - 0.5) for place, _ in there]
         middle = [each.mean for _, each in there]
         reach = [[each.mean - each.low for _, each in there],
                  [each.high - each.mean for _, each in there]]  # fmt: skip
