@@ -372,7 +372,7 @@ class TestNumbers:
         assert np.corrcoef(frame["mean"], truth)[0, 1] > 0.8
 
     def test_not_for_numbers(self, trained):
-        with pytest.raises(ConfigError, match="is for classes, not for numbers"):
+        with pytest.raises(ConfigError, match="compares scores of classes"):
             run.evaluate(trained, ood=["mnist"])
         with pytest.raises(ConfigError, match="are for images"):
             run.evaluate(trained, rotate=True)

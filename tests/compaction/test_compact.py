@@ -468,5 +468,5 @@ def test_plain_modules_and_nested_arguments_are_refused() -> None:
         gfo.compact(nn.Linear(2, 2))  # type: ignore[arg-type]
     entry = next(entry for entry in ZOO if entry.name == "dict input")
     model = entry.wrap("mc")
-    with pytest.raises(ValueError, match="example must be given: argument"):
+    with pytest.raises(ValueError, match=r"example must be given: .*argument"):
         gfo.compact(model, masks=half(model))

@@ -292,7 +292,7 @@ def test_bad_values() -> None:
             ValueError, match=r"'mask', which padding names, must have shape \[3, t"
         ):
             model(given["x"], wrong, y=torch.tensor([0, 1, 1]))
-    with pytest.raises(ValueError, match=r"down to -inf: a mask that is added"):
+    with pytest.raises(ValueError, match=r"down to -inf: is it a mask that is added"):
         predicted(model, given["x"], given["mask"].float().log())
     unequal = wrapped(net="parted")
     without_mask = MethodType(lambda self, x, mask: Parted.forward(self, x), unequal.backbone)

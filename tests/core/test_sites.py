@@ -251,7 +251,9 @@ def test_rows_that_cannot_be_told_apart_take_shared_masks(
 
 @pytest.mark.parametrize("method", ["gflowout", "mc", "concrete", "contextual", "combined"])
 def test_rows_that_cannot_be_told_apart_are_refused_for_masks_of_examples(method: str) -> None:
-    with pytest.raises(ValueError, match=rf"site 'act' has no axis .*{method!r} draws a mask for"):
+    with pytest.raises(
+        ValueError, match=rf"site 'act' has no batch axis: .*{method!r} draws a mask for"
+    ):
         video(time_first=True, method=method)
     with pytest.raises(
         ValueError, match=r"'id-gflowout' draws a mask for each example.*draws abov"
@@ -308,7 +310,7 @@ def test_nodes_of_graphs_share_a_mask(method: str, options: dict[str, Any]) -> N
     losses.total.backward()
     assert list(losses.masks[0].shape[-2:]) == [2, 8]
     assert model.predict(*call, samples=3).mean.shape == (2, 3)
-    with pytest.raises(ValueError, match="site 'act' has no axis"):
+    with pytest.raises(ValueError, match="site 'act' has no batch axis"):
         gfo.wrap(Graphs(True), "mc", ["act"], likelihood=likelihood, example=call)
 
 

@@ -249,7 +249,7 @@ class TestCommand:
         lines = [line for line in output.splitlines() if "page.html" not in line]
         assert max(map(len, lines)) <= 80
         assert output.startswith("Training all methods")
-        assert output.count("Lowest NLL on test digits: ") == 1
+        assert output.count("has the lowest NLL on test") == 1
         assert "against mc" not in output
         assert "mean nothing" in output
 

@@ -70,10 +70,12 @@ def _figures(_: dict[str, Case], seconds: dict[str, float]) -> dict[str, dict[st
 def _endless(
     questions: VQASet, workers: int, folder: tempfile.TemporaryDirectory[str]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Batches of one epoch after the other; the folder lives as long as they do."""
+    """Batches of one epoch after the other; the folder goes when they do."""
     batches = VQABatches(questions, batch_size=BATCH, shuffle=True, seed=0, workers=workers)
-    assert folder.name
-    yield from itertools.chain.from_iterable(itertools.repeat(batches))
+    try:
+        yield from itertools.chain.from_iterable(itertools.repeat(batches))
+    finally:
+        folder.cleanup()
 
 
 def made(folder: Path, pictures: int) -> VQASet:
