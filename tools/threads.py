@@ -34,7 +34,7 @@ import gflowout as gfo
 
 SEEDS = 6
 BATCH = 12
-FORK = 60  # seconds that a fork may take on a busy machine
+FORK = 30  # seconds that a fork may take on a busy machine
 
 
 class Net(nn.Module):
